@@ -68,23 +68,3 @@ def plain_values(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_values(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def number_or_nan(value: float | None) -> float:
-    """A number as `plain_values` wrote it: None stands for what is not a finite number.
-
-    Example:
-        >>> number_or_nan(None), number_or_nan(2)
-        (nan, 2.0)
-    """
-    return math.nan if value is None else float(value)
-
-
-def numbers_or_nan(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Numbers by name as `plain_values` wrote them.
-
-    Example:
-        >>> numbers_or_nan({"AP": 0.5, "APr": None})
-        {'AP': 0.5, 'APr': nan}
-    """
-    return {name: number_or_nan(value) for name, value in values.items()}

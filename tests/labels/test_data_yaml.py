@@ -99,4 +99,6 @@ def test_the_files_of_ultralytics_are_read(tmp_path):
         copy.write_text(
             "\n".join(line for line in file.read_text("utf-8").splitlines() if not line.startswith("path:"))
         )
+        if "kpt_shape" in copy.read_text():
+            continue
         assert read_yolo_data(copy).names, file.name

@@ -74,8 +74,7 @@ def test_a_split_may_be_a_list_file_an_image_or_several(yolo):
     rewrite(yolo, "val: val.txt", "val: [val.txt, images/val/a.png]")
     assert stems(yolo) == ["a", "b"]
     rewrite(yolo, "val: [val.txt, images/val/a.png]", "val:\n  - images/val\n  - val.txt")
-    with pytest.warns(LogNWarning, match="1 images of .* are listed twice and count once"):
-        assert stems(yolo) == ["a", "b", "empty"]
+    assert stems(yolo) == ["a", "b", "empty"]
     (root / "val.txt").write_text("./images/val/b.png\n./images/val/gone.png\n")
     with pytest.raises(InputError, match=r"the image in line 2 of `.*val\.txt` at `.*gone\.png`, but there is no file"):
         read_annotations(yolo)
@@ -102,20 +101,16 @@ def test_images_named_by_numbers_have_these_as_ids(tmp_path):
     assert [image["id"] for image in read_annotations(file).images] == [25, 139]
 
 
-def test_an_outline_is_the_box_around_it_and_a_pose_its_box(yolo):
+def test_an_outline_is_the_box_around_it(yolo):
     labels = yolo.parent / "labels" / "val" / "a.txt"
     labels.write_text("2 0.1 0.5 0.5 0.25 0.3 0.75\n")
     assert read_annotations(yolo).boxes[0].tolist() == pytest.approx([6, 10, 24, 20])
-    rewrite(yolo, "names:", "kpt_shape: [1, 2]\nnames:")
-    labels.write_text("2 0.5 0.5 0.5 0.5 0.1 0.9\n")
-    assert read_annotations(yolo).boxes[0].tolist() == pytest.approx([15, 10, 30, 20])
 
 
 def test_lines_that_come_twice_count_once(yolo):
     labels = yolo.parent / "labels" / "val" / "b.txt"
     labels.write_text(labels.read_text() * 2)
-    with pytest.warns(LogNWarning, match="2 lines of the labels of .* come twice in their file and count once"):
-        assert len(read_annotations(yolo)) == 5
+    assert len(read_annotations(yolo)) == 5
 
 
 def test_images_without_any_file_of_labels_are_spoken_of(yolo):
@@ -156,6 +151,7 @@ def test_a_wrong_line_is_named(yolo, line, message):
         ("val: images/val", "test: images/val", r"the images of split `val`, but .* it has `.*:train`, `.*:test`"),
         ("val: images/val", "val: images/other", "there is none at `.*images/other`"),
         ("val: images/val", "val: labels", "Expected images of .* but there are none"),
+        ("names:", "kpt_shape: [17, 3]\nnames:", "to describe boxes or outlines, but it describes poses"),
         ("val: images/val", "val: {0: a}", "`val` of .* to be a path or a list of paths"),
     ],
 )

@@ -130,9 +130,8 @@ def preview(
 
     Example: `logn data preview glyphs -o sheet.png`.
     """
-    from logn.labels.sources import find_annotations
     from logn_research.datasets.contact_sheet import draw_contact_sheet, write_image
-    from logn_research.datasets.sample_dataset import SampleDataset
+    from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
 
     check_output(output, overwrite=overwrite)
     dataset = SampleDataset(find_annotations(annotations), images)

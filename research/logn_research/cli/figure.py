@@ -113,8 +113,7 @@ def _training_pass(
     run: Path, data: Path | None, images: Path | None, max_images: int | None, shown: bool | None
 ) -> tuple[Any, Any]:
     """The training images, and what the detector of a run says of them."""
-    from logn.labels.sources import find_annotations
-    from logn_research.datasets.sample_dataset import SampleDataset
+    from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
     from logn_research.figures.data import training_pass
     from logn_research.training.train import load_detector
 

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from functools import partial
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.labels.annotations import IntArray
 from logn.labels.dataset import DetectionDataset
 from logn.labels.masks import BoolArray, decode_segmentation
-from logn.labels.sources import find_labels
+from logn.labels.sources import find_labels, with_split
 from logn_research.datasets.sample import Sample
 
+FloatArray = npt.NDArray[np.float32]
 Stamp = tuple[int, int]
+TRAINING_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
+
+
+@dataclass(frozen=True)
+class Category:
+    """One class; `frequency` is LVIS's group (`r`, `c`, `f`), None if the file has none."""
+
+    id: int
+    name: str
+    frequency: str | None = None
 
 
 class SampleDataset(DetectionDataset):
     """A data set to train on.
+
+    Boxes are clipped to the image, and those that are then less than a pixel wide or high are dropped, as MMDetection
+    does; a warning counts both. Crowd regions stay, marked by `is_crowd_of`, but do not count in `image_counts` and
+    `instance_counts`.
 
     Polygons stay in the file until `Sample.masks()` asks for them, so the file must not change meanwhile.
 
@@ -38,6 +57,74 @@ class SampleDataset(DetectionDataset):
         #: Whether the annotations can have masks.
         self.has_masks = source.form == "json"
         self._mask_file, self._stamp = source.path, _stamp(source.path)
+        self._keep_boxes()
+
+    def _keep_boxes(self) -> None:
+        """Clip the boxes, drop the empty ones, and order what is left by image."""
+        found = self.annotations
+        #: The classes in the order of their ids.
+        self.categories = tuple(sorted(map(_category, found.categories), key=lambda category: category.id))
+        image_of = found.positions("image", self.image_ids)
+        label_of = found.positions("category", self.category_ids)
+        corners = found.boxes.copy()
+        corners[:, 2:] += corners[:, :2]
+        clipped = corners.clip(0.0, np.tile(self.image_sizes[:, ::-1].astype(np.float64)[image_of], 2))
+        whole = ((clipped[:, 2:] - clipped[:, :2]) >= 1.0).all(axis=1)
+        # Rounded coordinates often end a fraction of a pixel outside.
+        outside = (np.abs(clipped - corners) > 1.0).any(axis=1) & whole
+        order = np.argsort(image_of, kind="stable")
+        order = order[whole[order]]
+        # The annotations of image `i` are `starts[i]:starts[i + 1]`.
+        self._starts = np.searchsorted(image_of[order], np.arange(len(self) + 1))
+        self._boxes: FloatArray = clipped[order].astype(np.float32)
+        self._labels: npt.NDArray[np.int32] = label_of[order].astype(np.int32)
+        self._is_crowd: BoolArray = found.crowd[order]
+        self._places: IntArray = found.places[order]  # in the file, for who reads more of the annotations
+        #: Boxes left out because less than a pixel of them is inside the image.
+        self.dropped_boxes = int(np.count_nonzero(~whole))
+        #: Boxes that reached more than a pixel over the edge of the image.
+        self.clipped_boxes = int(np.count_nonzero(outside))
+        if self.dropped_boxes or self.clipped_boxes:
+            warnings.warn(
+                f"Of the boxes of `{self.annotation_file}`, {self.dropped_boxes} are dropped because they are empty, "
+                "less than a pixel wide or high, or outside the image, and "
+                f"{self.clipped_boxes} are clipped to the image.",
+                LogNWarning,
+                stacklevel=4,
+            )
+
+    @cached_property
+    def image_sizes(self) -> IntArray:
+        """Height and width of each image, shape `(len(self), 2)`."""
+        return np.array([(image.height, image.width) for image in self._images], np.int64)
+
+    @cached_property
+    def instance_counts(self) -> IntArray:
+        """Number of objects of each class, without crowd regions."""
+        return np.bincount(self._labels[~self._is_crowd], minlength=self.num_classes).astype(np.int64)
+
+    @cached_property
+    def image_counts(self) -> IntArray:
+        """Number of images that have each class, without crowd regions."""
+        image_of = np.repeat(np.arange(len(self)), np.diff(self._starts))
+        pairs = np.unique((image_of * self.num_classes + self._labels)[~self._is_crowd])
+        return np.bincount(pairs % self.num_classes, minlength=self.num_classes).astype(np.int64)
+
+    def boxes_of(self, index: int) -> FloatArray:
+        """Boxes `(N, 4)` of an image as corners `x1, y1, x2, y2`."""
+        return np.array(self._boxes[self._rows(index)])
+
+    def labels_of(self, index: int) -> IntArray:
+        """Foreground classes `(N,)` of the boxes of an image."""
+        return np.array(self._labels[self._rows(index)], np.int64)
+
+    def is_crowd_of(self, index: int) -> BoolArray:
+        """Which annotations `(N,)` of an image are crowd regions."""
+        return np.array(self._is_crowd[self._rows(index)])
+
+    def _rows(self, index: int) -> slice:
+        position = self._position(index)
+        return slice(int(self._starts[position]), int(self._starts[position + 1]))
 
     def __getitem__(self, index: int) -> Sample:
         rows = self._rows(index)
@@ -84,3 +171,33 @@ def _read_masks(path: Path, stamp: Stamp, places: IntArray, size: tuple[int, int
             except InputError as error:
                 raise InputError(f"{str(error)[:-1]} (annotation {annotation.get('id')} of `{path}`).") from error
     return masks
+
+
+def _category(entry: Mapping[str, Any]) -> Category:
+    frequency = entry.get("frequency")
+    name = str(entry.get("name", entry["id"]))
+    return Category(entry["id"], name, frequency if frequency in ("r", "c", "f") else None)
+
+
+def find_annotations(data: str | os.PathLike[str]) -> Path:
+    """The training annotations that `data` is or holds; of YOLO and VOC the split "train".
+
+    A folder with a single JSON file needs no particular name.
+    """
+    path = Path(data)
+    if path.is_dir():
+        for name in TRAINING_NAMES:
+            if (path / name).is_file():
+                return path / name
+    found = find_labels(path)
+    if not found.path.exists():
+        raise InputError(f"Expected `data` to be an annotation file or a folder, but there is no `{path}`.")
+    if found.form != "json":
+        return with_split(path, "train")
+    if not found.path.is_dir():
+        return found.path
+    files = sorted(path.glob("*.json"))
+    if len(files) == 1:
+        return files[0]
+    names = ", ".join(file.name for file in files[:5]) or "no JSON file at all"
+    raise InputError(f"Expected `{path}` to hold `train.json`, but it holds {names}; name the file itself.")

@@ -18,9 +18,8 @@ import torch.distributed as dist
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.files import write_text
-from logn.labels.sources import find_annotations
 from logn_research.datasets.labelled_images import LabelledImages, require_every_class
-from logn_research.datasets.sample_dataset import SampleDataset
+from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
 from logn_research.datasets.samplers import make_sampler
 from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
 from logn_research.training.backbones import read_backbone_weights

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from logn_research.datasets.sample_dataset import SampleDataset
+from logn_research.datasets.sample_dataset import Category, SampleDataset
 from PIL import Image
 
 from logn.errors import InputError
@@ -120,8 +122,55 @@ def test_agrees_with_the_lvis_package(tmp_path, monkeypatch):
     assert [labels.tolist() for labels in ours.labels_per_image()] == [[0], [2, 1, 1], []]
     for position, image_id in enumerate(ours.image_ids.tolist()):
         entries = theirs.load_anns(theirs.get_ann_ids(img_ids=[image_id]))
+        np.testing.assert_array_equal(
+            ours.category_ids[ours.labels_of(position)], [entry["category_id"] for entry in entries]
+        )
         for mask, entry in zip(ours[position].masks(), entries, strict=True):
             np.testing.assert_array_equal(mask, theirs.ann_to_mask(entry).astype(np.bool_))
+
+
+def test_classes_boxes_and_counts(tmp_path):
+    dataset = SampleDataset(write(tmp_path, lvis_content()))
+    assert dataset.categories == (Category(3, "cup", "f"), Category(7, "café", "r"), Category(90, "bun", "c"))
+    np.testing.assert_array_equal(dataset.image_sizes, [[20, 30]] * 3)
+    np.testing.assert_array_equal(dataset.instance_counts, [1, 2, 1])
+    np.testing.assert_array_equal(dataset.image_counts, [1, 1, 1])
+    np.testing.assert_array_equal(dataset.labels_of(1), [2, 1, 0, 1])
+    np.testing.assert_array_equal(dataset.is_crowd_of(1), [False, False, True, False])
+    np.testing.assert_array_equal(dataset.boxes_of(1)[0], np.float32([2, 2, 12.5, 11.5]))
+
+
+def test_agrees_with_pycocotools(tmp_path):
+    from pycocotools.coco import COCO
+
+    file = write(tmp_path, lvis_content())
+    with contextlib.redirect_stdout(io.StringIO()):
+        theirs = COCO(str(file))
+    ours = SampleDataset(file)
+    for position, image_id in enumerate(ours.image_ids.tolist()):
+        entries = theirs.loadAnns(theirs.getAnnIds(imgIds=[image_id]))
+        boxes = np.array([entry["bbox"] for entry in entries]).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        np.testing.assert_allclose(ours.boxes_of(position), boxes, atol=1e-5)
+
+
+def test_degenerate_boxes_are_dropped_and_counted(tmp_path):
+    content = lvis_content()
+    boxes = [[5, 5, 0, 4], [5, 5, 4, -1], [5, 5, 0.5, 4], [40, 5, 4, 4], [-9, 5, 4, 4], [28, 18, 9, 9], [29.9, 1, 3, 3]]
+    content["annotations"] = [annotation(i, 10, 3, box, []) for i, box in enumerate(boxes)]
+    with pytest.warns(UserWarning, match="6 are dropped .* 1 are clipped"):
+        dataset = SampleDataset(write(tmp_path, content))
+    assert (dataset.dropped_boxes, dataset.clipped_boxes) == (6, 1)
+    np.testing.assert_array_equal(dataset.boxes_of(1), [[28, 18, 30, 20]])
+    assert dataset.instance_counts.tolist() == [1, 0, 0]
+
+
+def test_rounding_over_the_edge_is_clipped_without_a_word(tmp_path, recwarn):
+    content = lvis_content()
+    content["annotations"] = [annotation(1, 10, 3, [-0.3, 0, 30.6, 20.2], [])]
+    dataset = SampleDataset(write(tmp_path, content))
+    np.testing.assert_array_equal(dataset.boxes_of(1), [[0, 0, 30, 20]])
+    assert not recwarn.list
 
 
 def test_labels_of_boxes_have_no_masks(tmp_path):

@@ -6,7 +6,6 @@ The same flag has the same help and the same meaning in every verb; a test compa
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from logn.cli.console import command
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError
 from logn.files import WRITERS, check_new, format_of, require_place
 
 if TYPE_CHECKING:
@@ -254,11 +253,9 @@ def training_images(images: Path | None, data: Path | None) -> ImageSource:
             raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
         return images
     from logn.labels.dataset import DetectionDataset
-    from logn.labels.sources import find_annotations
+    from logn.labels.sources import with_split
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogNWarning)  # of boxes, which are not used
-        return DetectionDataset(find_annotations(data), images).image_paths()
+    return DetectionDataset(with_split(data, "train"), images).image_paths()
 
 
 def looks_like_model(path: str | os.PathLike[str]) -> bool:

@@ -163,30 +163,21 @@ def _stream(source: LabelSource, *, outlines: bool, sizes: bool) -> Iterator[Ele
 FEDERATED_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
 
 
-def label_protocol(annotations: str | os.PathLike[str] | Mapping[str, Any] | Annotations) -> str:
+def label_protocol(annotations: Annotations) -> str:
     """How labels are to be measured: "lvis" where they say which classes were looked for in each image, else "coco".
 
     COCO, YOLO and VOC label every class in every image; LVIS labels are federated. Those of which only some images have
     the fields of LVIS are "lvis" as well, which then refuses the images that lack them.
 
     Args:
-        annotations: What `read_annotations` takes, or gave with the entries of images.
+        annotations: What `read_annotations` gave, with the entries of the images.
 
     Example:
-        >>> label_protocol({"images": [{"id": 1}]}), label_protocol({"images": [{"id": 1, "neg_category_ids": []}]})
-        ('coco', 'lvis')
+        >>> label_protocol(read_annotations({"images": [{"id": 1, "neg_category_ids": []}]}))
+        'lvis'
     """
-    if isinstance(annotations, Annotations):
-        federated = any(_is_federated(image) for image in annotations.images)
-    elif not isinstance(annotations, Mapping) and find_labels(annotations).form != "json":
-        federated = False  # these forms have no place for it
-    else:
-        federated = any(read_annotations(annotations, boxes=False, image=_is_federated).images)
+    federated = any(field in image for image in annotations.images for field in FEDERATED_FIELDS)
     return "lvis" if federated else "coco"
-
-
-def _is_federated(image: Mapping[str, Any]) -> bool:
-    return any(field in image for field in FEDERATED_FIELDS)
 
 
 def image_names(entry: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
-"""DetectionDataset: the images of a data set with boxes and labels, from LVIS, COCO, YOLO or Pascal VOC."""
+"""DetectionDataset: the images and classes of a data set, from LVIS, COCO, YOLO or Pascal VOC."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,24 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from logn.errors import InputError, LogNWarning
-from logn.labels.annotations import IntArray, fingerprint_images, image_names, read_annotations
+from logn.errors import InputError
+from logn.labels.annotations import Annotations, IntArray, fingerprint_images, image_names, read_annotations
 from logn.labels.sources import find_labels
 from logn.logits.images import ImageArray, read_rgb
-
-FloatArray = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Category:
-    """One class; `frequency` is LVIS's group (`r`, `c`, `f`), None if the file has none."""
-
-    id: int
-    name: str
-    frequency: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +28,9 @@ class ImageRecord:
 
 
 class DetectionDataset:
-    """The images and annotations of a data set, in a few dozen bytes per annotation.
+    """The images and classes of a data set; its annotations are checked and kept as columns.
 
-    Foreground class `f` is position `f` of `categories`, which are sorted by id; gaps in the ids, as COCO has them, are
-    closed, and `category_ids` leads back. Boxes are clipped to the image, and those that are then less than a pixel
-    wide or high are dropped, as MMDetection does; a warning counts both. Crowd regions stay, marked by `is_crowd_of`,
-    but do not count in `image_counts` and `instance_counts`.
+    Foreground classes are sorted by id; gaps in the ids, as COCO has them, are closed, and `category_ids` leads back.
 
     Args:
         annotation_file: An LVIS v1 or COCO JSON file; the `data.yaml` of YOLO labels, or its folder; a folder of Pascal
@@ -63,36 +46,16 @@ class DetectionDataset:
         self.image_root = find_labels(annotation_file).root if image_root is None else Path(image_root)
         found = read_annotations(annotation_file, integers={"images": ("height", "width")}, image=self._record)
         found.require("images", "categories")
+        #: What was read, each object with a listed image and class.
+        self.annotations: Annotations = found
         self._images: tuple[ImageRecord, ...] = tuple(found.images)
-        #: The classes in the order of their ids.
-        self.categories = tuple(sorted(map(_category, found.categories), key=lambda category: category.id))
-        image_of = found.positions("image", (image.id for image in self._images))
-        label_of = found.positions("category", (category.id for category in self.categories))
-        corners = found.boxes.copy()
-        corners[:, 2:] += corners[:, :2]
-        clipped = corners.clip(0.0, np.tile(self.image_sizes[:, ::-1].astype(np.float64)[image_of], 2))
-        whole = ((clipped[:, 2:] - clipped[:, :2]) >= 1.0).all(axis=1)
-        # Rounded coordinates often end a fraction of a pixel outside.
-        outside = (np.abs(clipped - corners) > 1.0).any(axis=1) & whole
-        order = np.argsort(image_of, kind="stable")
-        order = order[whole[order]]
-        # The annotations of image `i` are `starts[i]:starts[i + 1]`.
-        self._starts = np.searchsorted(image_of[order], np.arange(len(self) + 1))
-        self._boxes: FloatArray = clipped[order].astype(np.float32)
-        self._labels: npt.NDArray[np.int32] = label_of[order].astype(np.int32)
-        self._is_crowd: BoolArray = found.crowd[order]
-        self._places: IntArray = found.places[order]  # in the file, for who reads more of the annotations
-        #: Boxes left out because less than a pixel of them is inside the image.
-        self.dropped_boxes = int(np.count_nonzero(~whole))
-        #: Boxes that reached more than a pixel over the edge of the image.
-        self.clipped_boxes = int(np.count_nonzero(outside))
-        if self.dropped_boxes or self.clipped_boxes:
-            warnings.warn(
-                f"Of the boxes of `{annotation_file}`, {self.dropped_boxes} are dropped because they are empty, less "
-                f"than a pixel wide or high, or outside the image, and {self.clipped_boxes} are clipped to the image.",
-                LogNWarning,
-                stacklevel=2,
-            )
+        classes = sorted(found.categories, key=lambda category: int(category["id"]))
+        #: The id in the file of each foreground class.
+        self.category_ids: IntArray = np.array([category["id"] for category in classes], np.int64)
+        #: The name of each foreground class.
+        self.class_names = tuple(str(category.get("name", category["id"])) for category in classes)
+        found.positions("image", self.image_ids)
+        found.positions("category", self.category_ids)
 
     def _record(self, entry: Mapping[str, Any]) -> ImageRecord:
         number, height, width = entry["id"], entry["height"], entry["width"]
@@ -113,62 +76,23 @@ class DetectionDataset:
         return len(self._images)
 
     def __repr__(self) -> str:
-        counts = f"{len(self)} images, {self.num_classes} classes, {len(self._labels)} annotations"
+        counts = f"{len(self)} images, {self.num_classes} classes, {len(self.annotations)} annotations"
         return f"{type(self).__name__}({str(self.annotation_file)!r}: {counts})"
-
-    @cached_property
-    def category_ids(self) -> IntArray:
-        """The id in the file of each foreground class."""
-        return np.array([category.id for category in self.categories], np.int64)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each foreground class."""
-        return tuple(category.name for category in self.categories)
 
     @property
     def num_classes(self) -> int:
         """Number of foreground classes."""
-        return len(self.categories)
+        return len(self.class_names)
 
     @cached_property
     def image_ids(self) -> IntArray:
         """The id in the file of each image."""
         return np.array([image.id for image in self._images], np.int64)
 
-    @cached_property
-    def image_sizes(self) -> IntArray:
-        """Height and width of each image, shape `(len(self), 2)`."""
-        return np.array([(image.height, image.width) for image in self._images], np.int64)
-
     @property
     def images_fingerprint(self) -> str:
         """Digest of the ids and file names of all images, which differs for two data sets with the same ids."""
         return fingerprint_images((image.id, image.names) for image in self._images)
-
-    @cached_property
-    def instance_counts(self) -> IntArray:
-        """Number of objects of each class, without crowd regions."""
-        return np.bincount(self._labels[~self._is_crowd], minlength=self.num_classes).astype(np.int64)
-
-    @cached_property
-    def image_counts(self) -> IntArray:
-        """Number of images that have each class, without crowd regions."""
-        image_of = np.repeat(np.arange(len(self)), np.diff(self._starts))
-        pairs = np.unique((image_of * self.num_classes + self._labels)[~self._is_crowd])
-        return np.bincount(pairs % self.num_classes, minlength=self.num_classes).astype(np.int64)
-
-    def boxes_of(self, index: int) -> FloatArray:
-        """Boxes `(N, 4)` of an image as corners `x1, y1, x2, y2`."""
-        return np.array(self._boxes[self._rows(index)])
-
-    def labels_of(self, index: int) -> IntArray:
-        """Foreground classes `(N,)` of the boxes of an image."""
-        return np.array(self._labels[self._rows(index)], np.int64)
-
-    def is_crowd_of(self, index: int) -> BoolArray:
-        """Which annotations `(N,)` of an image are crowd regions."""
-        return np.array(self._is_crowd[self._rows(index)])
 
     def image_path(self, index: int) -> Path:
         """Path of an image; an error that names the places tried if there is none."""
@@ -200,13 +124,3 @@ class DetectionDataset:
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected `index` to be within {len(self)} images, but got {index}.")
         return int(index) % len(self)
-
-    def _rows(self, index: int) -> slice:
-        position = self._position(index)
-        return slice(int(self._starts[position]), int(self._starts[position + 1]))
-
-
-def _category(entry: Mapping[str, Any]) -> Category:
-    frequency = entry.get("frequency")
-    name = str(entry.get("name", entry["id"]))
-    return Category(entry["id"], name, frequency if frequency in ("r", "c", "f") else None)

@@ -19,7 +19,6 @@ from logn.logits.images import import_pillow
 YAML_SUFFIXES = (".yaml", ".yml")
 YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 ROBOFLOW_NAME = "_annotations.coco.json"
-TRAINING_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
 #: The split that is measured if none is named, as in Ultralytics.
 DEFAULT_SPLIT = "val"
 _ORIENTATION = 0x0112
@@ -93,30 +92,6 @@ def with_split(source: str | os.PathLike[str], split: str) -> Path:
 def are_labels(source: str | os.PathLike[str]) -> bool:
     """Whether a path is a `data.yaml`, a folder with one, or a folder of VOC; with or without a split."""
     return find_labels(source).form != "json"
-
-
-def find_annotations(data: str | os.PathLike[str]) -> Path:
-    """The training annotations that `data` is or holds; of YOLO and VOC the split "train".
-
-    A folder with a single JSON file needs no particular name.
-    """
-    path = Path(data)
-    if path.is_dir():
-        for name in TRAINING_NAMES:
-            if (path / name).is_file():
-                return path / name
-    found = find_labels(path)
-    if not found.path.exists():
-        raise InputError(f"Expected `data` to be an annotation file or a folder, but there is no `{path}`.")
-    if found.form != "json":
-        return with_split(path, "train")
-    if not found.path.is_dir():
-        return found.path
-    files = sorted(path.glob("*.json"))
-    if len(files) == 1:
-        return files[0]
-    names = ", ".join(file.name for file in files[:5]) or "no JSON file at all"
-    raise InputError(f"Expected `{path}` to hold `train.json`, but it holds {names}; name the file itself.")
 
 
 def _form_of(path: Path) -> LabelSource | None:

@@ -30,14 +30,12 @@ class YoloData:
         names: The classes by number.
         splits: What it says of each split: folders, lists or images.
         folder: Where relative paths of splits start.
-        keypoint_numbers: How many numbers follow the box in a line of a pose data set; 0 for none.
     """
 
     file: Path
     names: tuple[str, ...]
     splits: Mapping[str, tuple[str, ...]]
     folder: Path
-    keypoint_numbers: int = 0
 
 
 def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Element]:
@@ -55,7 +53,7 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
     images = split_images(data, source.split or DEFAULT_SPLIT)
     for number, name in enumerate(data.names):
         yield Element("categories", {"id": number + 1, "name": name}, -1, -1)
-    twice, labelled, count = 0, 0, 0
+    labelled, count = False, 0
     ids = numbered([Path(path).stem for path in images])
     measured = image_sizes(images) if sizes else [None] * len(images)
     for path, image_id, size in zip(images, ids, measured, strict=True):
@@ -64,27 +62,15 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
             entry |= {"width": size[0], "height": size[1]}
         yield Element("images", entry, -1, -1)
         rows = _rows(label_file(path), data)
-        labelled += rows is not None
-        distinct = list(dict.fromkeys(rows or ()))
-        twice += len(rows or ()) - len(distinct)
-        for label, *box in distinct:
+        labelled = labelled or rows is not None
+        for label, *box in dict.fromkeys(rows or ()):
             count += 1
             thing = {"id": count, "image_id": image_id, "category_id": int(label) + 1, "iscrowd": 0}
             yield Element("annotations", thing | (_in_pixels(box, size) if size else {}), -1, -1)
-    _warn(source, images, labelled, twice)
-
-
-def _warn(source: LabelSource, images: Sequence[str], labelled: int, twice: int) -> None:
     if not labelled:
         warnings.warn(
             f"None of the {len(images)} images of `{source.path}` has a file of labels (`{label_file(images[0])}` would"
             " be the first), so all of them count as images without objects.",
-            LogNWarning,
-            stacklevel=2,
-        )
-    if twice:
-        warnings.warn(
-            f"{twice} lines of the labels of `{source.path}` come twice in their file and count once.",
             LogNWarning,
             stacklevel=2,
         )
@@ -107,9 +93,11 @@ def label_file(image: str) -> str:
 def read_yolo_data(file: Path) -> YoloData:
     """Read a `data.yaml`, and refuse one whose classes are not clear."""
     found = _read_yaml(file)
+    if "kpt_shape" in found:  # the numbers of a pose would be taken for an outline
+        raise InputError(f"Expected `{file}` to describe boxes or outlines, but it describes poses (`kpt_shape`).")
     found["val"] = found.get("val") or found.get("validation")
     splits = {name: _texts(file, name, found[name]) for name in _SPLITS if found.get(name)}
-    return YoloData(file, _class_names(file, found), splits, _folder(file, found.get("path")), _keypoints(file, found))
+    return YoloData(file, _class_names(file, found), splits, _folder(file, found.get("path")))
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
@@ -168,15 +156,6 @@ def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _keypoints(file: Path, found: Mapping[str, Any]) -> int:
-    shape = found.get("kpt_shape")
-    if shape is None:
-        return 0
-    if not isinstance(shape, list) or len(shape) != 2 or not all(str(number).isdecimal() for number in shape):
-        raise InputError(f"Expected `kpt_shape` of `{file}` to be two numbers, but got {shape!r:.60}.")
-    return int(shape[0]) * int(shape[1])
-
-
 def _folder(file: Path, path: Any) -> Path:
     """Where splits start: `path`, from the folder of the file, from here, or from one up; the file's folder if none."""
     if path is None:
@@ -198,18 +177,11 @@ def split_images(data: YoloData, split: str) -> list[str]:
         raise InputError(
             f"Expected `{data.file}` to name the images of split `{split}`, but it does not; it has {known}."
         )
-    found = [image for text in data.splits[split] for image in _images_at(data, split, text)]
-    distinct = sorted(set(found))
-    if len(distinct) < len(found):
-        warnings.warn(
-            f"{len(found) - len(distinct)} images of `{data.file}:{split}` are listed twice and count once.",
-            LogNWarning,
-            stacklevel=2,
-        )
-    if not distinct:
+    images = sorted({image for text in data.splits[split] for image in _images_at(data, split, text)})
+    if not images:
         places = ", ".join(f"`{_resolved(data, text)}`" for text in data.splits[split])
         raise InputError(f"Expected images of `{data.file}:{split}` in {places}, but there are none.")
-    return distinct
+    return images
 
 
 def _resolved(data: YoloData, text: str) -> Path:
@@ -274,8 +246,6 @@ def _row(file: str, number: int, line: str, data: YoloData) -> Row:
         raise _fault(file, number, "numbers", line) from None
     if not (label.is_integer() and 0 <= label < len(data.names)):
         raise _fault(file, number, f"a class from 0 to {len(data.names) - 1}", line.split()[0])
-    if data.keypoint_numbers and len(values) == 4 + data.keypoint_numbers:
-        values = values[:4]
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise _fault(file, number, "a class and a box (5 numbers) or an outline (7, 9 and so on)", line)
     if not all(-ROUNDING <= value <= 1 + ROUNDING for value in values):
