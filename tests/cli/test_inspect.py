@@ -45,7 +45,7 @@ def test_what_programs_read(run, stats, tmp_path):
     assert len(result["classes"]) == len(result["mean"]) == len(result["std"]) == 40
     assert result["dead"] == ["class[3]"]
     assert result["groups"][0] == "f"
-    assert result["correlation_with_log_count"]["mean"]["spearman"] > 0.9
+    assert result["rank_correlation_with_count"]["mean"] > 0.9
     assert result["metadata"]["background"] == -1
     assert (tmp_path / "p.png").exists()
 

@@ -216,7 +216,7 @@ def test_labels_are_read_from_many_files(tmp_path):
         ("labels.json", '{"a": 1}', "a list of labels, but got dict"),
         ("labels.json", "[0, 1", "cannot be read"),
         ("labels.npy", "nonsense", "to be a .npy file of numbers, but it cannot be read"),
-        ("labels.xlsx", "", "to be labels as .npy, .json, .csv, .tsv, .txt, but it is not"),
+        ("labels.xlsx", "", "to be labels as .npy, .json, .csv, .txt, but it is not"),
         ("test.txt", "0\n7\n", "from 0 to 2, but row 1 has class 7"),
         ("ragged.json", "[0, [1]]", "got lists in it"),
     ],

@@ -38,14 +38,6 @@ def test_coco_annotations_are_counted_in_the_order_of_the_ids(tmp_path):
     assert counts.num_images == 3
 
 
-@pytest.mark.parametrize("text", ["40\n30\n20\n", "40.0\r\n30\r\n\r\n20", "count\n40\n30\n20\n", " 40 \n 30 \n 20 \n"])
-@pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_one_number_per_line_is_a_list(tmp_path, text, suffix):
-    (tmp_path / f"counts.{suffix}").write_text(text)
-    counts = ClassCounts.load(tmp_path / f"counts.{suffix}")
-    assert (counts.image_counts.tolist(), counts.names) == ([40.0, 30.0, 20.0], None)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -54,9 +46,7 @@ def test_one_number_per_line_is_a_list(tmp_path, text, suffix):
             r"line 3 to have 2 fields like the first line, but got 3 \('cat,1,000'\)",
         ),
         ("name,image_count\nrice, fried,7\n", "put names with a comma in quotes"),
-        ("1,000\n500\n", "the first line must name the columns"),
-        ("500\n1,000\n", "write 1000, not 1,000"),
-        ("5\nx\n", "Expected `image_count` to be a number, but got 'x' for class 1"),
+        ("40\n500\n", "the first line must name the columns"),
     ],
 )
 def test_a_line_with_too_many_fields_is_refused(tmp_path, text, words):
@@ -198,7 +188,7 @@ def test_lvis_categories_without_annotations_give_their_own_counts(tmp_path):
     [
         ("a.csv", "id,name,image_count,instance_count\n2,spoon,20,40\n1,cup,60,90\n"),
         ("b.csv", "\ufeffName, Image_Count , instance_count\ncup,60,90\nspoon,20,40\n"),
-        ("c.tsv", "class\timages\tinstances\ncup\t60\t90\nspoon\t20\t40\n"),
+        ("c.csv", "class,images,instances\ncup,60,90\nspoon,20,40\n"),
         ("d.json", '{"names": ["cup", "spoon"], "image_counts": [60, 20], "instance_counts": [90, 40]}'),
     ],
 )

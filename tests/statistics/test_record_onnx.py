@@ -140,21 +140,16 @@ def test_a_model_without_an_input_for_images_is_refused(tmp_path, images):
         record_onnx(tmp_path / "m.onnx", images)
 
 
-def test_unreadable_images_are_left_out_on_request_and_named(tmp_path, images):
+def test_unreadable_images_are_left_out_and_named(tmp_path, images):
     source = write(tmp_path / "m.onnx")
     expected = record_onnx(source, images, PREPROCESSING, batch_size=2)
     for name in ("00.png", "2b.jpg"):  # before the first, and in the middle
         (images / name).write_bytes(b"no image")
-    with pytest.raises(
-        InputError, match=r"00\.png` to be a whole image.*; skip_unreadable=True leaves such images out"
-    ):
-        record_onnx(source, images, PREPROCESSING)
-    left_out = []
-    with pytest.warns(LogNWarning, match=r"^2 of 7 images could not be read and were left out: `.*00.png`, `.*2b.jpg`"):
-        moments = record_onnx(
-            source, images, PREPROCESSING, batch_size=2, skip_unreadable=True, skipped=left_out.extend
-        )
+    left_out = {}
+    record_onnx(source, images, PREPROCESSING, unreadable=left_out)
     assert [path.name for path in left_out] == ["00.png", "2b.jpg"]
+    with pytest.warns(LogNWarning, match=r"^2 of 7 images could not be read and were left out: `.*00.png`, `.*2b.jpg`"):
+        moments = record_onnx(source, images, PREPROCESSING, batch_size=2)
     np.testing.assert_allclose(moments.mean, expected.mean, rtol=1e-12)
     assert moments.count.tolist() == expected.count.tolist()
 
@@ -165,7 +160,7 @@ def test_a_folder_without_one_readable_image_is_refused(tmp_path):
     with pytest.raises(
         InputError, match=r"that can be read, but none of 1 can: Expected `.*a\.png` to be a whole image"
     ):
-        record_onnx(write(tmp_path / "m.onnx"), tmp_path / "images", PREPROCESSING, skip_unreadable=True)
+        record_onnx(write(tmp_path / "m.onnx"), tmp_path / "images", PREPROCESSING)
 
 
 def test_one_logit_has_no_other_class(tmp_path, images):

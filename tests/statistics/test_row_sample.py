@@ -121,21 +121,3 @@ def test_huge_logits_are_sampled_without_a_warning():
     moments = logn.ClassMoments(2, sample_rows=5)
     moments.update(np.array([[1e60, -1e60]]))
     assert moments.sample.tolist() == [[65504.0, -65504.0]]
-
-
-@given(seed=st.integers(0, 200), capacity=st.integers(1, 12), parts=st.integers(1, 8))
-def test_a_worker_need_not_send_rows_that_its_earlier_parts_displaced(seed, capacity, parts):
-    rows = np.random.default_rng(seed).normal(size=(parts * 9, 3))
-    whole, sums = logn.ClassMoments(3, sample_rows=capacity), logn.ClassMoments(3, sample_rows=capacity)
-    workers = [logn.ClassMoments(3, sample_rows=capacity) for _ in range(2)]
-    sent_rows = 0
-    for number, piece in enumerate(np.split(rows, parts)):
-        part = logn.ClassMoments(3, sample_rows=capacity)
-        part.update(piece)
-        whole.merge(part)
-        sent = workers[number % 2].take_new_rows_of(part)
-        sent_rows += len(sent.sample)
-        sums.merge(logn.ClassMoments.from_bytes(sent.to_bytes()))
-    np.testing.assert_array_equal(sums.sample, whole.sample)
-    np.testing.assert_array_equal(sums.count, whole.count)
-    assert sent_rows <= parts * min(capacity, 9)

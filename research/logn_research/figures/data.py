@@ -12,7 +12,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 from logn.evaluate.models.collect import as_tensor
 from logn.logits.arrays import foreground_columns
-from logn.statistics.diagnosis import Correlation, pearson, spearman
+from logn.statistics.diagnosis import spearman
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.assignment import classes_of
 from logn_research.datasets.sample_dataset import SampleDataset
@@ -193,16 +193,16 @@ class LogitStatistics:
         log_share: `(F,)` logarithm of the class's share among the training objects, as often as they were shown.
         mean: `(F,)` mean logit; NaN where the class has no sample.
         variance: `(F,)` its variance; NaN where it has fewer than two.
-        mean_link: Correlation of the mean with `log_share`.
-        variance_link: Correlation of the variance with `log_share`.
+        mean_link: Rank correlation of the mean with `log_share`.
+        variance_link: Rank correlation of the variance with `log_share`.
     """
 
     order: npt.NDArray[np.intp]
     log_share: Floats
     mean: Floats
     variance: Floats
-    mean_link: Correlation
-    variance_link: Correlation
+    mean_link: float
+    variance_link: float
 
 
 def logit_statistics(
@@ -234,9 +234,9 @@ def resampled_shares(training: SampleDataset, threshold: float) -> Floats:
     return sampler.label_distribution()
 
 
-def _link(values: Floats, other: Floats) -> Correlation:
+def _link(values: Floats, other: Floats) -> float:
     known = np.isfinite(values)
-    return Correlation(pearson(values[known], other[known]), spearman(values[known], other[known]))
+    return spearman(values[known], other[known])
 
 
 @dataclass(frozen=True)

@@ -178,11 +178,11 @@ def draw_logit_statistics(
         other.spines["right"].set_visible(True)
         other.plot(place, statistics.log_share, color=ORANGE, linewidth=1.3, label="label distribution")
         other.set_ylabel("log of the share of labels", color="#A86F00")
-        title = f"rank correlation {link.spearman:+.2f}"
+        title = f"rank correlation {link:+.2f}"
         if resampled is not None:
             axes.plot(place, again[number], "x", color=GREEN, markersize=2.6, markeredgewidth=0.7, label="with RFS")
             other.plot(place, resampled.log_share, color=PURPLE, linewidth=1.1, linestyle="--", label="labels with RFS")
-            title += f", with RFS {links[number].spearman:+.2f}"
+            title += f", with RFS {links[number]:+.2f}"
             if number == 0:
                 handles = [*axes.get_legend_handles_labels()[0], *other.get_legend_handles_labels()[0]]
                 figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=1.4)

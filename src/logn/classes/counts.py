@@ -115,7 +115,7 @@ class ClassCounts:
         path = Path(path)
         if are_labels(path):
             return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
-        readers = {".json": _read_json, ".csv": _read_table, ".tsv": _read_table, ".npy": _read_npy}
+        readers = {".json": _read_json, ".csv": _read_table, ".npy": _read_npy}
         if path.suffix not in readers:
             raise InputError(f"Expected `{path}` to be class counts as {', '.join(readers)}, but it is not.")
         with naming(path):
@@ -157,7 +157,7 @@ def _read_table(path: Path) -> ClassCounts:
 
 
 def _read_json(path: Path) -> ClassCounts:
-    annotations = _read_annotations(path, boxes=False)
+    annotations = _read_annotations(path)
     if annotations is not None:
         return _count(annotations)
     content = read_json(path)
@@ -176,11 +176,11 @@ def _read_json(path: Path) -> ClassCounts:
     return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
 
 
-def _read_annotations(path: Path, *, boxes: bool) -> Annotations | None:
+def _read_annotations(path: Path) -> Annotations | None:
     """The annotations in a JSON file, read entry by entry (LVIS's are a gigabyte); None for another form of file."""
     failure = None
     try:
-        annotations = read_annotations(path, boxes=boxes, image=_size_of if boxes else lambda entry: None)
+        annotations = read_annotations(path, boxes=False, image=lambda entry: None)
         if annotations.categories and len(annotations):
             return annotations
     except InputError as error:
@@ -275,8 +275,7 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
     r"""Read one fractal dimension per foreground class, or compute it from the boxes of annotations.
 
     Args:
-        path: Annotations (of YOLO and VOC those of training), a list (`.json`), a table with a column
-            `fractal_dimension`, or a `.npy` array.
+        path: Annotations (of YOLO and VOC those of training), or a table with a column `fractal_dimension`.
         class_names: Names of the foreground classes; where the file has names too, its classes are put in that order.
 
     Example:
@@ -287,21 +286,12 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
         [1.2, 1.8]
     """
     path = Path(path)
-    names: Sequence[str] | None = None
-    if are_labels(path):
-        names, dimensions = _dimensions(read_annotations(with_split(path, "train"), image=_size_of))
-    else:
+    if path.suffix == ".csv":
         with naming(path):
-            annotations = _read_annotations(path, boxes=True) if path.suffix == ".json" else None
-            if annotations is not None:
-                names, dimensions = _dimensions(annotations)
-            elif path.suffix == ".json":
-                dimensions = numbers(DIMENSION, read_json(path))
-            elif path.suffix == ".npy":
-                dimensions = read_vector(DIMENSION, path)
-            else:
-                rows = read_table(path)
-                names, dimensions = names_of(rows), column_of(rows, (DIMENSION,))
+            rows = read_table(path)
+            names, dimensions = names_of(rows), column_of(rows, (DIMENSION,))
+    else:
+        names, dimensions = _dimensions(read_annotations(with_split(path, "train"), image=_size_of))
     if names is None or class_names is None:
         return dimensions
     return dimensions[places_of(class_names, names)]
@@ -311,7 +301,7 @@ def _size_of(image: Mapping[str, Any]) -> tuple[int, Any, Any]:
     return image["id"], image.get("width"), image.get("height")
 
 
-def _dimensions(annotations: Annotations) -> tuple[tuple[str, ...], FloatArray]:
+def _dimensions(annotations: Annotations) -> tuple[tuple[str, ...] | None, FloatArray]:
     """Names and dimensions of the classes; groups of objects (`iscrowd`) are left out."""
     _, names, labels = _classes(annotations)
     objects = ~annotations.crowd

@@ -21,9 +21,6 @@ from logn.strict_json import parse_json
 # Names under which tables keep the class names; the first is ours.
 _NAME_COLUMNS = ("name", "class_name", "class", "category")
 
-# The column of a list, one number per line without a header; no header becomes this, since they are in lower case.
-UNNAMED = "LIST"
-
 Rows = list[dict[str, str]]
 
 
@@ -69,23 +66,19 @@ def read_vector(field: str, path: Path) -> FloatArray:
 
 
 def read_table(path: Path) -> Rows:
-    """Read a table with a header line, or one number per line; sorted by its `id` column when there is one."""
+    """Read a table with a header line; sorted by its `id` column when there is one."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+        reader = csv.reader(file, skipinitialspace=True)
         lines = [(reader.line_num, line) for line in reader if line]
     header = [name.strip().lower() for name in lines[0][1]] if lines else []
-    if len(header) == 1 and _is_number(header[0]):
-        header = [UNNAMED]
-    else:
-        lines = lines[1:]
+    lines = lines[1:]
     if not lines:
         raise InputError("Expected a header line and one line per class, but got no classes.")
     for number, line in lines:
         if any(line[len(header) :]):
             raise InputError(
                 f"Expected line {number} to have {len(header)} fields like the first line, but got {len(line)} "
-                f"({delimiter.join(line)!r}); write 1000, not 1,000, and put names with a comma in quotes."
+                f"({','.join(line)!r}); write 1000, not 1,000, and put names with a comma in quotes."
             )
     rows = [dict(zip_longest(header, line[: len(header)], fillvalue="")) for _, line in lines]
     if all(row.get("id", "").strip().isdecimal() for row in rows):
@@ -94,8 +87,8 @@ def read_table(path: Path) -> Rows:
 
 
 def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatArray:
-    """The first column that the table has of `names`, or the only one of a list."""
-    column = next((name for name in (*names, UNNAMED) if name in rows[0]), None)
+    """The first column that the table has of `names`."""
+    column = next((name for name in names if name in rows[0]), None)
     if column is None:
         hint = "; the first line must name the columns" if any(map(_is_number, rows[0])) else ""
         raise InputError(f"Expected a column `{names[0]}`, but the columns are: {', '.join(rows[0])}{hint}.")
@@ -104,8 +97,9 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
         try:
             values.append(float(row[column]))
         except ValueError:
-            name = names[0] if column == UNNAMED else column
-            raise InputError(f"Expected `{name}` to be a number, but got {row[column]!r} for class {index}.") from None
+            raise InputError(
+                f"Expected `{column}` to be a number, but got {row[column]!r} for class {index}."
+            ) from None
     return np.array(values)
 
 
@@ -139,7 +133,7 @@ def read_class_names(path: str | os.PathLike[str], num_columns: int, background:
         ('cup', 'spoon', 'background')
     """
     path = Path(path)
-    if path.suffix in (".csv", ".tsv"):  # its lines would become names, the header among them
+    if path.suffix == ".csv":  # its lines would become names, the header among them
         raise InputError(f"Expected `{path}` to be a text file with a name per line or a JSON list, but it is a table.")
     with naming(path):
         text = path.read_text(encoding="utf-8-sig")  # the mark that some editors write is no part of the first name

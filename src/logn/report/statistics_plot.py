@@ -10,7 +10,7 @@ import numpy as np
 
 from logn.errors import InputError, MissingExtraError
 from logn.files import atomic_path
-from logn.statistics.diagnosis import GROUP_NAMES, Correlation, Diagnosis
+from logn.statistics.diagnosis import GROUP_NAMES, Diagnosis
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; the shapes differ too.
 GROUP_STYLES = {"f": ("#0072B2", "o"), "c": ("#E69F00", "s"), "r": ("#D55E00", "^")}
@@ -48,7 +48,7 @@ def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
         figure.savefig(temporary, dpi=150)
 
 
-def _draw_panel(axes: Any, diagnosis: Diagnosis, values: Any, label: str, link: Correlation | None) -> None:
+def _draw_panel(axes: Any, diagnosis: Diagnosis, values: Any, label: str, link: float | None) -> None:
     order = diagnosis.order()
     place = np.empty(len(order), dtype=np.intp)
     place[order] = np.arange(len(order))
@@ -62,7 +62,7 @@ def _draw_panel(axes: Any, diagnosis: Diagnosis, values: Any, label: str, link: 
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if link is not None:
-        axes.set_title(f"rank correlation with log count {link.spearman:+.2f}", fontsize=10, loc="left")
+        axes.set_title(f"rank correlation with log count {link:+.2f}", fontsize=10, loc="left")
 
 
 def _groups(diagnosis: Diagnosis) -> list[tuple[str, str, str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,13 +65,6 @@ def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray
     return alive
 
 
-class Correlation(NamedTuple):
-    """How strongly two quantities go together: -1 to 1, NaN where one of them does not vary."""
-
-    pearson: float
-    spearman: float
-
-
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
     """Statistics of the foreground classes, in the order of their columns.
@@ -87,7 +79,7 @@ class Diagnosis:
         skipped: Values that were not finite, over all classes.
         image_counts: Training images per class, if known.
         groups: "r", "c" or "f" per class, if the counts are known.
-        mean_with_count: Correlation of the mean with the logarithm of the training images.
+        mean_with_count: Rank correlation of the mean with the training images.
         std_with_count: The same of the standard deviation.
         conclusion: What that means, in words.
     """
@@ -101,8 +93,8 @@ class Diagnosis:
     skipped: int
     image_counts: FloatArray | None
     groups: npt.NDArray[np.str_] | None
-    mean_with_count: Correlation | None
-    std_with_count: Correlation | None
+    mean_with_count: float | None
+    std_with_count: float | None
     conclusion: str
 
     @property
@@ -127,7 +119,7 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
         >>> moments = ClassMoments(3)
         >>> moments.update(np.array([[2.0, 0.0, -3.0], [4.0, 1.0, -3.5]]))
         >>> diagnosis = diagnose(moments, [900, 30, 2])
-        >>> diagnosis.groups.tolist(), round(diagnosis.mean_with_count.spearman, 3)
+        >>> diagnosis.groups.tolist(), round(diagnosis.mean_with_count, 3)
         (['f', 'c', 'r'], 1.0)
     """
     place = moments.metadata.background
@@ -137,7 +129,7 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
     image_counts = None if counts is None else _image_counts(counts, moments, foreground)
     mean_link = std_link = None
     if image_counts is not None:
-        mean_link, std_link = (_with_log_count(values, image_counts, alive) for values in (mean, std))
+        mean_link, std_link = (_with_count(values, image_counts, alive) for values in (mean, std))
     background_mean = None if place is None else float(moments.mean[place])
     return Diagnosis(
         names=_names(counts, moments, foreground),
@@ -155,37 +147,23 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
     )
 
 
-def pearson(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Linear correlation; NaN where it is not defined.
-
-    Example:
-        >>> round(pearson([1, 2, 3], [2, 4, 7]), 4)
-        0.9934
-    """
-    one, two = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if len(one) < 2:
-        return float("nan")
-    one, two = one - one.mean(), two - two.mean()
-    scale = np.sqrt((one @ one) * (two @ two))
-    return float(np.clip(one @ two / scale, -1.0, 1.0)) if scale > 0 else float("nan")
-
-
 def spearman(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Rank correlation: how nearly the one is an increasing function of the other.
+    """Rank correlation: how nearly the one is an increasing function of the other; NaN where one does not vary.
 
     Example:
         >>> spearman([1, 2, 3, 4], [1, 10, 100, 1000])
         1.0
     """
-    return pearson(_ranks(np.asarray(first)), _ranks(np.asarray(second)))
+    one, two = (_ranks(np.asarray(values)) for values in (first, second))
+    scale = np.sqrt((one @ one) * (two @ two))
+    return float(np.clip(one @ two / scale, -1.0, 1.0)) if scale > 0 else float("nan")
 
 
 def _ranks(values: npt.NDArray[np.generic]) -> FloatArray:
-    """Ranks from 1; equal values share the mean of their ranks."""
+    """Ranks around 0; equal values share the mean of their ranks."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(sizes)
-    ranks: FloatArray = (last - (sizes - 1) / 2.0)[group]
-    return ranks
+    ranks: FloatArray = (np.cumsum(sizes) - (sizes - 1) / 2.0)[group]
+    return ranks - (len(ranks) + 1) / 2.0
 
 
 def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[str, ...]:
@@ -204,17 +182,15 @@ def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, fo
     return table.fitting(wanted, expected, moments.metadata.background).image_counts
 
 
-def _with_log_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDArray[np.bool_]) -> Correlation:
+def _with_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDArray[np.bool_]) -> float:
     use = alive & (image_counts > 0) & np.isfinite(values)
-    logarithms = np.log(image_counts[use])
-    return Correlation(pearson(values[use], logarithms), spearman(values[use], logarithms))
+    return spearman(values[use], image_counts[use])
 
 
-def _conclusion(mean_link: Correlation | None, std_link: Correlation | None, num_alive: int) -> str:
-    if mean_link is None or std_link is None:
+def _conclusion(strength: float | None, std_link: float | None, num_alive: int) -> str:
+    if strength is None:
         return "Without the training counts it is unknown whether mean and spread follow them: give the counts."
-    strength = mean_link.spearman
-    values = f"rank correlation with the log count: mean {strength:+.2f}, std {std_link.spearman:+.2f}"
+    values = f"rank correlation with the log count: mean {strength:+.2f}, std {std_link:+.2f}"
     # About the size that chance alone gives to one in twenty unrelated pairs.
     chance = 1.96 / np.sqrt(max(num_alive - 1, 1))
     if not abs(strength) > chance:
@@ -235,7 +211,7 @@ def _conclusion(mean_link: Correlation | None, std_link: Correlation | None, num
 
 
 def sanity_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
-    """Warnings about what the sampled rows show; none if all looks well or if no rows were sampled.
+    """Warnings about what the statistics and their sampled rows show; none if all looks well.
 
     Args:
         moments: The statistics.

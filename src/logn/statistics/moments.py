@@ -288,19 +288,6 @@ class ClassMoments:
             part._sample.limit = self._sample.limit
         return part
 
-    def take_new_rows_of(self, part: ClassMoments) -> ClassMoments:
-        """Merge `part` into these statistics, and return it without the sampled rows that found no place here.
-
-        A worker that sends one part after the other need not send sampled rows that its own earlier parts have
-        displaced: they would find no place in the sum of all parts either.
-        """
-        limit = None if self._sample is None else self._sample.limit
-        self.merge(part)
-        thinned = copy.copy(part)
-        if limit is not None and thinned._sample is not None:
-            thinned._sample = thinned._sample.below(limit)
-        return thinned
-
     @property
     def num_classes(self) -> int:
         """How many classes there are: the columns without the background."""

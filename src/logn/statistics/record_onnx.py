@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.classes.matching import listed
 from logn.classes.tables import read_class_names
 from logn.errors import InputError, LogNWarning
 from logn.logits.images import Preprocessing, read_prepared, select_images
@@ -30,9 +31,6 @@ from logn.logits.onnx.images import completed, image_input, other_inputs, requir
 from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.statistics.record import SAMPLE_ROWS
-
-# How many of the images that were left out a warning names.
-SHOWN_PATHS = 5
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,10 @@ class ImageBatches:
     size: int
     fixed: bool
 
-    def read(self, paths: Sequence[Path], unreadable: dict[Path, str] | None) -> Iterator[tuple[Arrays, int]]:
+    def read(self, paths: Sequence[Path], unreadable: dict[Any, str]) -> Iterator[tuple[Arrays, int]]:
         """The inputs of each run, and how many of their images are real: a last batch may be filled up.
 
-        Images that cannot be read are left out and noted in `unreadable`; without it the first of them is an error.
+        Images that cannot be read are left out and noted in `unreadable`, with the reason.
         """
         readable = self._prepared(paths, unreadable)
         step = self.size or 1
@@ -67,15 +65,11 @@ class ImageBatches:
             stacked = np.stack(images) if self.size else images[0]
             yield {self.image.name: stacked, **other_inputs(self.others, self.image, stacked.shape)}, real
 
-    def _prepared(self, paths: Sequence[Path], unreadable: dict[Path, str] | None) -> Iterator[npt.NDArray[Any]]:
+    def _prepared(self, paths: Sequence[Path], unreadable: dict[Any, str]) -> Iterator[npt.NDArray[Any]]:
         for path in paths:
             try:
                 yield read_prepared(path, self.preprocessing)
             except InputError as error:
-                if unreadable is None:
-                    raise InputError(
-                        f"{str(error).rstrip('.')}; skip_unreadable=True leaves such images out."
-                    ) from error
                 unreadable[path] = str(error)
 
 
@@ -95,9 +89,8 @@ def record_onnx(
     max_images: int | None = None,
     batch_size: int = 1,
     provider: str = "CPUExecutionProvider",
-    skip_unreadable: bool = False,
+    unreadable: dict[Any, str] | None = None,
     progress: Callable[[int], object] = lambda count: None,
-    skipped: Callable[[Sequence[Path]], object] = lambda paths: None,
     **options: Any,
 ) -> ClassMoments:
     '''Collect the moments of the class logits of an ONNX model over a folder of images.
@@ -123,10 +116,9 @@ def record_onnx(
         max_images: Take at most this many of the images, spread evenly over the folder or the list.
         batch_size: Images per run, where the model leaves it open.
         provider: Where the model runs, by onnxruntime's name.
-        skip_unreadable: Leave out images that cannot be read, and warn about them at the end; without it the first of
-            them is an error.
+        unreadable: Takes up the images that cannot be read, with the reasons. They are left out; without it a warning
+            names them.
         progress: Called with the number of images after each run.
-        skipped: Called at the end with the images that were left out, if any were.
         options: Further arguments of `logn.ClassMoments`: `sample_rows` (4096), `nonfinite`, `mean_probability`.
 
     Example:
@@ -148,10 +140,10 @@ def record_onnx(
     batches = plan_batches(file.inputs, preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
-    unreadable: dict[Path, str] | None = {} if skip_unreadable else None
-    first, _ = next(batches.read(paths, unreadable), (None, 0))
+    left_out: dict[Any, str] = {} if unreadable is None else unreadable
+    first, _ = next(batches.read(paths, left_out), (None, 0))
     if first is None:
-        reason = next(iter((unreadable or {}).values()))
+        reason = next(iter(left_out.values()))
         raise InputError(f"Expected images that can be read, but none of {len(paths):,} can: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
     followed_by, background = description.reading(logits.activation or activation, background)
@@ -169,22 +161,16 @@ def record_onnx(
     boxes = None if followed_by == "softmax" else _objectness_output(file, logits, first)
     tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
     session = OnnxSession(exposing(file.model, tensors, only=True), str(file.path), provider=provider)
-    for inputs, real in batches.read(paths, unreadable):
+    for inputs, real in batches.read(paths, left_out):
         levels = _levels(session.run(inputs, tensors), logits, boxes)
         rows = _rows(levels, logits.tensors, real, batches)
         objectness = rows[:, -logits.num_classes - 1] if rows.shape[1] > logits.num_classes else None
         moments.update(rows[:, -logits.num_classes :], objectness)
         progress(real)
-    if unreadable:
-        skipped(tuple(unreadable))
-        warnings.warn(_names_skipped(tuple(unreadable), len(paths)), LogNWarning, stacklevel=2)
+    if left_out and unreadable is None:
+        number = f"{len(left_out):,} of {len(paths):,} images could not be read and were left out"
+        warnings.warn(f"{number}: {listed([f'`{path}`' for path in left_out])}.", LogNWarning, stacklevel=2)
     return moments
-
-
-def _names_skipped(left_out: Sequence[Path], total: int) -> str:
-    named = ", ".join(f"`{path}`" for path in left_out[:SHOWN_PATHS])
-    more = f" and {len(left_out) - SHOWN_PATHS:,} more" if len(left_out) > SHOWN_PATHS else ""
-    return f"{len(left_out):,} of {total:,} images could not be read and were left out: {named}{more}."
 
 
 def _names(

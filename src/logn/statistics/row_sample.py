@@ -39,11 +39,10 @@ class RowSample:
         self.capacity = capacity
         self._rows = [np.empty((0, num_columns), np.float16) if rows is None else rows]
         self._keys = [np.empty(0, np.uint64) if keys is None else keys]
-        self._pending, self._unseen_by_limit = 0, 0
         # A key that a row must fall below to get in; None while there is room. Safe to read from any thread.
         self.limit: np.uint64 | None = None
-        self._salt = 0
-        self._tighten()
+        self._salt = self._pending = 0
+        self._settle()
 
     @property
     def rows(self) -> npt.NDArray[np.float16]:
@@ -73,16 +72,9 @@ class RowSample:
     def merge(self, other: RowSample) -> None:
         """Take over the rows of another sample; the smaller capacity wins."""
         self.capacity = min(self.capacity, other.capacity)
-        # What is beyond the limit would only be copied to be dropped. So the more samples there are to merge into this
-        # one, the less each of them costs.
-        news = other if self.limit is None else other.below(self.limit)
-        self._offer(news.rows, news.keys)
-
-    def below(self, limit: np.uint64) -> RowSample:
-        """A sample with those of the rows only whose keys are below `limit`."""
-        end = int(np.searchsorted(self.keys, limit))
-        # Copies, since views would keep all of this sample in memory.
-        return RowSample(self.rows.shape[1], self.capacity, self.rows[:end].copy(), self.keys[:end].copy())
+        # What is beyond the limit would only be copied to be dropped.
+        end = None if self.limit is None else int(np.searchsorted(other.keys, self.limit))
+        self._offer(other.rows[:end].copy(), other.keys[:end].copy())
 
     def _smallest(self, keys: npt.NDArray[np.uint64], candidates: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """As many of the candidates as the sample holds, those with the smallest keys."""
@@ -96,29 +88,19 @@ class RowSample:
         self._rows.append(rows)
         self._keys.append(keys)
         self._pending += len(rows)
-        self._unseen_by_limit += len(rows)
         # Sorting out after every batch would copy the whole sample each time; so often, it costs next to nothing.
         if self._pending >= self.capacity:
             self._settle()
-        elif 8 * self._unseen_by_limit >= self.capacity:
-            self._tighten()
-
-    def _tighten(self) -> None:
-        """Lower the limit to the largest key that can stay; keys are small, so this may be done more often."""
-        self._unseen_by_limit = 0
-        if len(self._keys[0]) + self._pending >= self.capacity:
-            keys = np.concatenate(self._keys)
-            largest = np.uint64(np.partition(keys, self.capacity - 1)[self.capacity - 1])
-            self.limit = largest if self.limit is None else min(self.limit, largest)
 
     def _settle(self) -> None:
-        """Keep the smallest keys of what was kept and what was offered."""
-        if self._pending == 0 and len(self._keys[0]) <= self.capacity:
-            return
-        rows, keys = np.concatenate(self._rows), np.concatenate(self._keys)
-        order = np.argsort(keys, kind="stable")[: self.capacity]
-        self._rows, self._keys, self._pending = [rows[order]], [keys[order]], 0
-        self._tighten()
+        """Keep the smallest keys of what was kept and what was offered, and lower the limit to the largest of them."""
+        if self._pending or len(self._keys[0]) > self.capacity:
+            rows, keys = np.concatenate(self._rows), np.concatenate(self._keys)
+            order = np.argsort(keys, kind="stable")[: self.capacity]
+            self._rows, self._keys, self._pending = [rows[order]], [keys[order]], 0
+        if len(self._keys[0]) == self.capacity:
+            largest = self._keys[0][-1]
+            self.limit = largest if self.limit is None else min(self.limit, largest)
 
     def _new_keys(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         """A key per row: its position, salted with a checksum of this batch and of those before it."""

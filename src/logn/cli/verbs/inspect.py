@@ -100,13 +100,12 @@ def _print_recommendation(
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
-    links = {"mean": diagnosis.mean_with_count, "std": diagnosis.std_with_count}
     fields = ("seen", "mean", "std", "dead", "skipped", "image_counts", "groups", "conclusion")
     return {
         "metadata": {name: getattr(metadata, name) for name in METADATA_FIELDS},
         "classes": diagnosis.names,
         **{name: getattr(diagnosis, name) for name in fields},
-        "correlation_with_log_count": {name: link._asdict() if link else None for name, link in links.items()},
+        "rank_correlation_with_count": {"mean": diagnosis.mean_with_count, "std": diagnosis.std_with_count},
     }
 
 
@@ -144,9 +143,4 @@ def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
         print_text(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")
     if diagnosis.skipped:
         print_text(f"Skipped: {diagnosis.skipped:,} values that are not finite.")
-    for label, link in (("mean", diagnosis.mean_with_count), ("std", diagnosis.std_with_count)):
-        if link is not None:
-            print_text(
-                f"Correlation of {label} with log count: Pearson {link.pearson:+.3f}, rank {link.spearman:+.3f}."
-            )
     print_text(diagnosis.conclusion)

@@ -32,7 +32,7 @@ def read_labels(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
         [3, 0]
     """
     path = Path(path)
-    readers = {".npy": _read_npy, ".json": _read_list, ".csv": _read_column, ".tsv": _read_column, ".txt": _read_lines}
+    readers = {".npy": _read_npy, ".json": _read_list, ".csv": _read_column, ".txt": _read_lines}
     if path.suffix not in readers:
         raise InputError(f"Expected `{path}` to be labels as {', '.join(readers)}, but it is not.")
     with naming(path):

@@ -321,21 +321,16 @@ class OnnxModel:
         """Record the logits where `fold_onnx` changes them."""
         from logn.statistics.record_onnx import record_onnx
 
-        left_out: list[Path] = []
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* could not be read", category=LogNWarning)
-            moments = record_onnx(
-                self.file,
-                images.paths,
-                self.preprocessing,
-                like=self.like,
-                batch_size=batch or 1,
-                skip_unreadable=True,
-                progress=progress,
-                skipped=left_out.extend,
-                **self.hints,
-            )
-        images.unreadable.update(dict.fromkeys(left_out, "it cannot be read"))
+        moments = record_onnx(
+            self.file,
+            images.paths,
+            self.preprocessing,
+            like=self.like,
+            batch_size=batch or 1,
+            unreadable=images.unreadable,
+            progress=progress,
+            **self.hints,
+        )
         images.finish()
         self.tensors = tuple(str(moments.metadata.layer).split(", "))
         return (moments,)
@@ -347,7 +342,7 @@ class OnnxModel:
 
         (affine,) = maps
         batches = plan_batches(self.file.inputs, self.preprocessing, 1)
-        runs = [inputs for inputs, _ in islice(batches.read(images.paths, None), len(images.paths))]
+        runs = [inputs for inputs, _ in islice(batches.read(images.paths, images.unreadable), len(images.paths))]
         report = fold_onnx(self.file, affine, output, tensor=self.tensors, inputs=runs)
         tolerance = TOLERANCE * max(1.0, report.largest_logit)
         return Proof(report.largest_difference, report.largest_logit, tolerance, report.rows)
