@@ -1,5 +1,6 @@
 """What the site rests on, checked without building it: every page has its place, every name and log its words."""
 
+import json
 import re
 from pathlib import Path
 
@@ -47,3 +48,12 @@ def test_nothing_is_fetched_from_elsewhere():
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in settings
     assert "http" not in settings
+
+
+def test_the_figures_at_the_size_of_lvis_are_those_of_the_file():
+    steps = json.loads((DOCS / "results" / "full-lvis.json").read_text(encoding="utf-8"))["19809"]
+    measured = [
+        (f"{step['wall']:.0f}", f"{step['peak MB together']:,.0f}") for name, step in steps.items() if name != "write"
+    ]
+    section = (DOCS / "speed.md").read_text(encoding="utf-8").partition("## The size of LVIS")[2].partition("## ")[0]
+    assert re.findall(r"\| ([\d,]+) \| ([\d,]+) MB \|$", section, flags=re.M) == measured
