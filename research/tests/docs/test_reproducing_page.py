@@ -1,15 +1,33 @@
-"""The list of what the paper has: every row has a command, tests that exist, and what differs."""
+"""The list of what the paper has: every row has a command, tests that exist, and what differs; every command runs."""
 
+import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/reproducing.md").read_text(encoding="utf-8")
+import pytest
+from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
+from logn_research.experiments import specs
+from logn_research.pages import ROOT
+
+REPOSITORY = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "reproducing.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in PAGE.splitlines()
-    if line.startswith("|") and not line.startswith(("|---", "| paper |"))
+    for line in TEXT.splitlines()
+    if line.startswith("|") and line.count("|") == 5 and not line.startswith(("|---", "| paper |"))
 ]
+COMMANDS = list(dict.fromkeys(re.findall(r"`(logn (?:bench [^`]+|(?:train|figure|fit) [^`]+ -o [^`]+))`", TEXT)))
+# What is a GPU, a residual network or a long run on the page is a CPU, a small one and a moment here.
+SHORTER = {
+    r"-m (mask-rcnn|cascade)-r101 --weights resnet101.pth": "-m small",
+    r" --device cuda": "",
+    r"--seeds \d": "--seeds 1",
+    r"--iterations 200": "--iterations 1",
+    r"--jobs 1": "",
+}
 
 
 def test_every_row_has_a_command_a_test_and_what_differs():
@@ -18,9 +36,9 @@ def test_every_row_has_a_command_a_test_and_what_differs():
         assert item
         assert command
         assert difference, item
-        named = re.findall(r"`(tests/[^`]+)`", test)
+        named = re.findall(r"`((?:research/)?tests/[^`]+)`", test)
         assert named, item
-        assert all((ROOT / path).is_file() for path in named), item
+        assert all((REPOSITORY / path).is_file() for path in named), item
 
 
 def test_every_equation_table_and_figure_is_listed():
@@ -30,3 +48,58 @@ def test_every_equation_table_and_figure_is_listed():
         assert name in items
     for name in ("Fig. 1a", "Fig. 1b", "Fig. 2", "Fig. 3", "Fig. 4 and 5", "Fig. 6", "Appendix"):
         assert name in items
+
+
+@pytest.fixture(scope="module")
+def paper_workplace(trained, tmp_path_factory):
+    """The data, run and files that the page names, all tiny."""
+    from logn_research.datasets.sample_dataset import SampleDataset
+    from logn_research.experiments.detector_statistics import collect_detector_statistics
+    from logn_research.training.train import load_detector
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("paper")
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    detector, dataset = load_detector(folder / "runs/glyphs"), SampleDataset(folder / "glyphs/train.json")
+    collect_detector_statistics(detector, dataset, max_images=4).save(folder / "statistics.safetensors")
+    for split, name in (("train", "train"), ("test", "val")):
+        content = json.loads((folder / f"glyphs/{split}.json").read_text())
+        content["images"] = content["images"][:8]
+        kept = {image["id"] for image in content["images"]}
+        content["annotations"] = [item for item in content["annotations"] if item["image_id"] in kept]
+        (folder / f"lvis_v1_{name}.json").write_text(json.dumps(content))
+    (folder / "coco").symlink_to(folder / "glyphs")
+    (folder / "imagenet").mkdir()
+    for split, each in (("train", 4), ("val", 2), ("test", 2)):
+        lines = []
+        for label in range(3):
+            for number in range(each):
+                name = f"{split}-{label}-{number}.png"
+                Image.new("RGB", (40, 40), (60 * label, 9 * number, 0)).save(folder / "imagenet" / name)
+                lines.append(f"{name} {label}\n")
+        (folder / f"ImageNet_LT_{split}.txt").write_text("".join(lines))
+    shutil.copytree(ROOT / "results", folder / "bench-results")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_page_runs_at_a_tiny_size(command, paper_workplace, monkeypatch, run_logn):
+    glyphs = GlyphSettings(classes=5, train=12, dev=1, test=3, size=64)
+    classes = GlyphClassSettings(4, 12, 3, dev=2, test=2)
+    monkeypatch.setattr(specs, "SCENES", replace(specs.SCENES, name="tiny", glyphs=glyphs, iterations=4))
+    monkeypatch.setattr(specs, "CLASSES", replace(specs.CLASSES, glyphs=classes, epochs=1, stage_epochs=1))
+    monkeypatch.chdir(paper_workplace)
+    for long, short in SHORTER.items():
+        command = re.sub(long, short, command)
+    more = {"bench": " --root bench -o out --jobs 1", "figure": " --overwrite --max-images 4"}
+    command += more.get(command.split()[1], "")
+    if "lvis" in command:
+        command += " --iterations 4"
+    if "ImageNet_LT" in command:
+        command += " --epochs 1 -m small"
+    if command.startswith("logn train") and "--iterations" not in command:
+        command += " --iterations 1"
+    Path("affine.safetensors").unlink(missing_ok=True)
+    run_logn(command)

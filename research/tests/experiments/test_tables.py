@@ -225,7 +225,7 @@ class TestRows:
         loce = ModelSpec(lvis, stage="loce-memory").training_config(tmp_path / "t.json", tmp_path / "r", tmp_path)
         assert (loce.epochs, loce.milestones, loce.feature_memory) == (6.0, (3.0, 5.0), True)
         bags = ModelSpec(lvis, stage="bags").training_config(tmp_path / "t.json", tmp_path / "r", tmp_path)
-        assert (bags.epochs, bags.only, bags.milestones) == (6.0, "classifier", None)
+        assert (bags.epochs, bags.only, bags.milestones) == (12.0, "classifier", None)
 
 
 @pytest.mark.parametrize(
