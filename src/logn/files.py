@@ -9,7 +9,6 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -136,9 +135,12 @@ def read_safetensors(
     path: str | os.PathLike[str], *, expected_format: str, schema: int
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence."""
-    with _opened(path, expected_format, schema) as (file, metadata):
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        return tensors, _verified(path, tensors, metadata)
+    require_file(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
+    return safetensors_from_bytes(data, name=os.fspath(path), expected_format=expected_format, schema=schema)
 
 
 def safetensors_from_bytes(
@@ -253,18 +255,6 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
             return metadata.get("format", "")
     except (SafetensorError, OSError):
         return None
-
-
-@contextlib.contextmanager
-def _opened(path: str | os.PathLike[str], expected_format: str, schema: int) -> Iterator[tuple[Any, dict[str, str]]]:
-    require_file(path)
-    try:
-        with safe_open(str(path), framework="np") as file:
-            metadata = dict(file.metadata() or {})
-            _check_kind(path, metadata, expected_format, schema)
-            yield file, metadata
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
 
 
 def _check_kind(name: str | os.PathLike[str], metadata: Mapping[str, str], expected_format: str, schema: int) -> None:

@@ -236,10 +236,19 @@ def matching_threshold(moments: ClassMoments, affine: ClassAffine, threshold: fl
         0.73
     """
     number = int((class_scores(moments, None, activation) > checked_share("threshold", threshold)).sum())
-    after = np.sort(class_scores(moments, affine, activation), axis=None)[::-1]
-    if not FEWEST_ABOVE <= number < len(after):
-        return None
-    return float((after[number - 1] + after[number]) / 2)
+    after = class_scores(moments, affine, activation).ravel()
+    return threshold_of_count(after, number) if FEWEST_ABOVE <= number < len(after) else None
+
+
+def threshold_of_count(scores: npt.NDArray[np.floating], count: int) -> float:
+    """The threshold that `count` of the scores exceed, 1 or more but not all: midway to the next score.
+
+    Example:
+        >>> threshold_of_count(np.array([0.75, 0.25, 0.5]), 1)
+        0.625
+    """
+    last, following = np.partition(scores, [-count, -count - 1])[[-count, -count - 1]].astype(np.float64)
+    return float((last + following) / 2)
 
 
 def class_scores(moments: ClassMoments, affine: ClassAffine | None, activation: str) -> FloatArray:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from logn.errors import InputError, LogNWarning
@@ -18,15 +17,21 @@ from logn.logits.images import SUFFIXES
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
-@dataclass(frozen=True, slots=True)
-class _Thing:
+class _Thing(NamedTuple):
     name: str
-    sides: tuple[float, float, float, float]
+    left: float
+    top: float
+    right: float
+    bottom: float
     difficult: bool
 
+    def box(self, offset: int) -> list[float]:
+        """As COCO has it, with corners counted from `offset`."""
+        left, top = self.left - offset, self.top - offset
+        return [left, top, self.right - left, self.bottom - top]
 
-@dataclass(frozen=True, slots=True)
-class _Picture:
+
+class _Picture(NamedTuple):
     """One XML file."""
 
     file: Path
@@ -62,15 +67,9 @@ def voc_elements(source: LabelSource) -> Iterator[Element]:
         yield Element("images", entry | {"height": height}, -1, -1)
         for thing in picture.things:
             count += 1
-            labels = {"id": count, "image_id": image_id, "category_id": category[thing.name]}
-            yield Element("annotations", labels | _box(thing, offset), -1, -1)
-
-
-def _box(thing: _Thing, offset: int) -> dict[str, Any]:
-    left, top, right, bottom = thing.sides
-    left, top = left - offset, top - offset
-    box = [left, top, right - left, bottom - top]
-    return {"bbox": box, "area": box[2] * box[3], "iscrowd": int(thing.difficult)}
+            box = thing.box(offset)
+            labels = {"id": count, "image_id": image_id, "category_id": category[thing.name], "bbox": box}
+            yield Element("annotations", labels | {"area": box[2] * box[3], "iscrowd": int(thing.difficult)}, -1, -1)
 
 
 def _xml_files(folder: Path) -> Iterator[Path]:
@@ -80,7 +79,7 @@ def _xml_files(folder: Path) -> Iterator[Path]:
 
 def _offset(folder: Path, pictures: Any) -> int:
     for picture in pictures:
-        if any(min(thing.sides) < 1 for thing in picture.things):
+        if any(min(thing.left, thing.top) < 1 for thing in picture.things):
             warnings.warn(
                 f"`{folder}` has a corner at 0 (`{picture.file.name}`), which Pascal VOC, whose pixels are counted from"
                 " 1, has not: its boxes are taken as counted from 0.",
@@ -156,11 +155,12 @@ def _thing(file: Path, place: int, entry: ElementTree.Element) -> _Thing:
     told = [_text(entry, f"bndbox/{side}") for side in _SIDES]
     try:
         left, top, right, bottom = map(float, told)
+        valid = 0 <= left <= right < inf and 0 <= top <= bottom < inf
     except ValueError:
-        left = top = right = bottom = float("nan")
-    if not all(map(isfinite, (left, top, right, bottom))) or right < left or bottom < top or min(left, top) < 0:
+        valid = False
+    if not valid:
         raise InputError(
             f"Expected `bndbox` of object {place} of `{file}` to have {', '.join(_SIDES)}, each a number, but got "
             f"{', '.join(text or 'none' for text in told)}."
         )
-    return _Thing(name, (left, top, right, bottom), _text(entry, "difficult") == "1")
+    return _Thing(name, left, top, right, bottom, _text(entry, "difficult") == "1")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from logn import __version__
 from logn.calibrators.affine import ClassAffine
+from logn.calibrators.recommend import threshold_of_count
 from logn.evaluate.decode.detections import LVIS_CAP, SCORE_THRESHOLD, Detections, Skipped
 from logn.evaluate.detection.ground_truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
 from logn.evaluate.detection.matching import Floats, Index, Marks, MatchedDetections, match_detections
@@ -404,8 +405,7 @@ def matching_threshold(scores: npt.NDArray[np.floating], count: int, at: float) 
         return SCORE_THRESHOLD
     if count == 0:
         return 1.0
-    last, following = np.partition(scores, [-count, -count - 1])[[-count, -count - 1]].astype(np.float64)
-    return float((last + following) / 2)
+    return threshold_of_count(scores, count)
 
 
 def recall_at_count(
