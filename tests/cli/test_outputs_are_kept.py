@@ -3,13 +3,18 @@
 import os
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
 from safetensors.numpy import save_file
 
 from logn.calibrators.affine import ClassAffine
+
+
+def write_onnx(path, columns, **options):
+    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    graph = f"g (float[N, 4] x) => (float[N, {columns}] y) {{ y = Gemm(x, w) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, columns), np.float32), "w"))
+    onnx.save_model(model, str(path), **options)
 
 
 @pytest.fixture
@@ -81,11 +86,6 @@ def commands(run, stats, tmp_path):
     """Each verb that writes files of other kinds, without its output."""
     affine = tmp_path / "affine.safetensors"
     assert run("fit", stats, "-o", affine).code == 0
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 4] y) { y = Gemm(x, w) }'
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.float32), "w"))
-    onnx.save_model(model, str(tmp_path / "model.onnx"))
     return {
         "apply": ("corrected.npy", "apply", affine, tmp_path / "shards" / "0.npy", "-o"),
         "fold": ("other.onnx", "fold", tmp_path / "model.onnx", affine, "-o"),
@@ -95,6 +95,10 @@ def commands(run, stats, tmp_path):
 
 @pytest.mark.parametrize("verb", ["apply", "fold", "inspect"])
 def test_an_existing_file_is_replaced_only_where_the_user_says_so(run, refused, commands, tmp_path, verb):
+    if verb == "fold":
+        write_onnx(tmp_path / "model.onnx", 4)
+    if verb == "inspect":
+        pytest.importorskip("matplotlib")
     name, *command = commands[verb]
     output = tmp_path / name
     output.write_text("somebody's own")
@@ -108,12 +112,8 @@ def test_an_existing_file_is_replaced_only_where_the_user_says_so(run, refused, 
 
 
 def test_a_fold_does_not_replace_a_data_file(run, refused, tmp_path):
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 3] y) { y = Gemm(x, w) }'
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
     paths = (tmp_path / "model.onnx", tmp_path / "affine.safetensors", tmp_path / "c.onnx.data")
-    onnx.save_model(model, str(paths[0]), save_as_external_data=True, location="weights.bin", size_threshold=0)
+    write_onnx(paths[0], 3, save_as_external_data=True, location="weights.bin", size_threshold=0)
     ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 2.0]).save(paths[1])
     paths[2].write_bytes(b"the weights of another model")
     command = ("fold", *paths[:2], "-o", tmp_path / "c.onnx")

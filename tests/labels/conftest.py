@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 NAMES = ("cat", "dog", "traffic light")
 
@@ -24,6 +23,8 @@ class Thing:
 
 
 def write_images(folder, sizes, suffix=".png"):
+    from PIL import Image  # the conftest is also read where there is no Pillow
+
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for stem, (width, height) in sizes.items():

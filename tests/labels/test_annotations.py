@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logn_research.datasets.federated_labels import federate_file
 
 from logn.errors import InputError
 from logn.evaluate.detection.ground_truth import load_ground_truth
@@ -69,7 +68,6 @@ def test_entries_come_without_outlines_unless_they_are_asked_for(tmp_path):
 READERS = {
     "training": DetectionDataset,
     "evaluation": lambda path: load_ground_truth(path, style="coco"),
-    "federated labels": lambda path: federate_file(path, path.with_name("target.json"), 1),
 }
 FAULTS = {
     "no object": ({"annotations": [7]}, "Expected `annotations` of `{}` to hold objects, but got 7 (entry 0)."),
