@@ -64,22 +64,23 @@ def test_the_logits_are_located_with_their_activation():
         logn.locate_logits(make_classifier("small", 6), num_classes=7)
 
 
-@pytest.mark.parametrize("head", ["linear", "cosine"])
-def test_a_correction_folds_exactly(head):
-    """The cosine layer keeps a temperature per class, into which the scale goes."""
-    model = spread(make_classifier("small", 6, head))
+def test_a_correction_folds_exactly():
+    model = spread(make_classifier("small", 6))
     affine = logn.ClassAffine(np.linspace(0.5, 2, 6), np.linspace(-1, 1, 6))
     expected = affine(model(PICTURES).detach())
     logn.fold(model, logn.locate_logits(model), affine)
     torch.testing.assert_close(model(PICTURES).detach(), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_a_cosine_layer_with_one_temperature_is_refused_with_the_reason():
-    model = make_classifier("small", 6, "cosine")
-    model.cls_score.temperature = torch.tensor(20.0)
-    affine = logn.ClassAffine(np.linspace(0.5, 2, 6), np.zeros(6))
+def test_a_cosine_layer_is_refused_by_fold_with_the_reason_and_takes_an_attached_map():
+    model = spread(make_classifier("small", 6, "cosine"))
+    affine = logn.ClassAffine(np.linspace(0.5, 2, 6), np.linspace(-1, 1, 6))
+    plain = model(PICTURES).detach()
     with pytest.raises(InputError, match="a cosine head normalises its weight"):
         logn.fold(model, logn.locate_logits(model), affine)
+    torch.testing.assert_close(model(PICTURES).detach(), plain, rtol=0, atol=0)
+    with logn.attach(model, logn.locate_logits(model), affine):
+        torch.testing.assert_close(model(PICTURES).detach(), affine(plain), rtol=1e-5, atol=1e-4)
 
 
 def test_a_correction_is_attached_and_taken_off():
