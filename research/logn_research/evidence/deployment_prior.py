@@ -58,7 +58,7 @@ def logits_of(head: str, data: Path, root: Path) -> Path:
         _call("train", str(data), *names, "-o", str(run), "--model", "small", *training)
     if not (folder / "dev_logits.npy").exists():
         splits = [word for split in ("train", "dev", "test") for word in ("--split", split)]
-        _call("predict", str(run), "-d", str(data), *names, *splits, "-o", str(folder))
+        _call("data", "logits", str(run), "-d", str(data), *names, *splits, "-o", str(folder))
     return folder
 
 

@@ -13,9 +13,8 @@ from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from logn.errors import InputError
-from logn_research.losses.cross_entropy import CrossEntropyLoss
-from logn_research.losses.equilibrium import EquilibriumLoss
 from logn_research.losses.head_loss import HeadLoss
+from logn_research.losses.softmax import CrossEntropyLoss, EquilibriumLoss
 from logn_research.training.feature_memory import FeatureMemory, Recalled
 from logn_research.training.regions import (
     ClassificationLoss,

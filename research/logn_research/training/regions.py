@@ -12,7 +12,7 @@ from torch.nn import functional
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
 from torchvision.ops import batched_nms, box_iou, roi_align
 
-from logn_research.losses.equilibrium import EquilibriumLoss
+from logn_research.losses.softmax import EquilibriumLoss
 from logn_research.training.feature_memory import SIGNS, FeatureMemory, Recalled, jittered_boxes
 
 Sizes = Sequence[tuple[int, int]]

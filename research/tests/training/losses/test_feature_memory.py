@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from logn_research.losses.equilibrium import EquilibriumLoss
+from logn_research.losses.softmax import EquilibriumLoss
 from logn_research.training.feature_memory import FeatureMemory, jittered_boxes
 from logn_research.training.layers import ScaledLinear
 from logn_research.training.regions import PLAIN, keep_true_regions

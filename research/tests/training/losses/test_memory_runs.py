@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from logn_research.losses import make_loss
-from logn_research.losses.equilibrium import INITIAL_SCORE, EquilibriumLoss
+from logn_research.losses.softmax import INITIAL_SCORE, EquilibriumLoss
 from logn_research.training.checkpoint import read_checkpoint
 from logn_research.training.feature_memory import FeatureMemory, load_memory, memory_file, remove_memories, save_memory
 from logn_research.training.heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
