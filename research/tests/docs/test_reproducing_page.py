@@ -10,6 +10,7 @@ import pytest
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
 from logn_research.experiments import specs
 from logn_research.pages import ROOT
+from logn_research.strong import tables
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reproducing.md"
@@ -103,3 +104,45 @@ def test_a_command_of_the_page_runs_at_a_tiny_size(command, paper_workplace, mon
         command += " --iterations 1"
     Path("affine.safetensors").unlink(missing_ok=True)
     run_logn(command)
+
+
+def test_what_the_moving_average_keeps_of_its_start():
+    """LVIS v1 has 100,170 training images; the official code averages in each of four processes."""
+    kept = [(1 - 5e-5) ** (100_170 / processes) for processes in (4, 1)]
+    assert f"{kept[0]:.0%}".replace("%", " %") in TEXT
+    assert f"{kept[1]:.1%}".replace("%", " %") in TEXT
+
+
+def test_the_finding_that_differs_has_the_numbers_of_the_data():
+    section = " ".join(TEXT.partition("## A finding that differs")[2].partition("\n## ")[0].split())
+    table = json.loads((ROOT / "results" / "table1.json").read_text(encoding="utf-8"))
+    drawn = []
+    for part in table["sections"]:
+        rows = {row["method"]: row["metrics"].values() for row in part["rows"]}
+        drawn.append([f"{100 * sum(m['AP'] for m in rows[name]) / len(rows[name]):.1f}" for name in ("LogA", "LogN")])
+    assert (
+        f"({drawn[0][0]} and {drawn[0][1]} AP on the normalised head, {drawn[1][0]} and {drawn[1][1]} with RFS)"
+        in section
+    )
+    strong = json.loads((ROOT / "results" / "strong.json").read_text(encoding="utf-8"))["test"]
+    heads = [protocols for _, protocols in tables.heads({k: v for k, v in strong.items() if k != "public"}, "softmax")]
+    changes = {
+        kind: [
+            sum(tables.gain(head[kind], name) for head in heads) / len(heads) for name in ("logn", "loga", "half prior")
+        ]
+        for kind in ("federated", "exhaustive")
+    }
+    logn, loga, half = (f"{abs(value):.1f}" for value in changes["federated"])
+    assert f"loses {logn} AP on average with federated labels, raw-count LogA gains {loga}" in section
+    assert f"which needs no counts, {half}" in section
+    assert "({}, {} and {})".format(*(f"{value:+.1f}" for value in changes["exhaustive"])) in section.replace(
+        "with exhaustive labels ", ""
+    )
+
+
+def test_the_trainings_of_table_1_are_counted():
+    from logn_research.experiments.paper import TABLE1
+
+    whole = sum(row.epochs == "24" and row.method != "BAGS" for row in TABLE1) + 6  # a normalised CE for each of six
+    second = sum(row.method == "BAGS" or row.epochs == "24+6" for row in TABLE1)
+    assert f"{whole} whole trainings and {second} second stages" in TEXT
