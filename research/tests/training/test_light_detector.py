@@ -213,8 +213,8 @@ def test_the_command_trains_collects_and_predicts(lvis_folder, weights_file, tmp
     weights = ["--weights", str(weights_file)]
     assert execute(["train", str(lvis_folder), "-o", str(run), *options, *weights, *tiny]) == 0
     assert json.loads(capsys.readouterr().out)["losses"].keys() >= {"loss_classifier", "loss_box_reg"}
-    assert execute(["collect", f"{run}/model.py:load", "--data", str(lvis_folder), "-o", str(statistics)]) == 0
     annotations = str(lvis_folder / "train.json")
+    assert execute(["collect", f"{run}/model.py:load", "--data", annotations, "-o", str(statistics)]) == 0
     assert execute(["predict", f"{run}/model.py:load", "--data", annotations, "-o", str(tmp_path / "found")]) == 0
     assert logn.ClassMoments.load(statistics).count.shape == (5,)
     assert len(PredictionStore(tmp_path / "found")) == 10
