@@ -115,7 +115,7 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
     require_file(file, "a `data.yaml`")
     try:
-        content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader)  # noqa: S506
+        content = Loader(file.read_text(encoding="utf-8-sig")).get_single_data()
     except UnicodeDecodeError as error:
         raise InputError(f"Expected `{file}` to be UTF-8 text, but it is not ({error}).") from None
     except yaml.YAMLError as error:
