@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
@@ -95,10 +96,12 @@ def _decode(hint: Any, value: Any) -> Any:
         )
     if origin is np.ndarray:
         return np.array(value, get_args(arguments[1])[0])
+    if origin is npt.NDArray:  # an alias of its own from Python 3.12 on
+        return np.array(value, arguments[0])
     if origin is tuple:
         members = [arguments[0]] * len(value) if Ellipsis in arguments else arguments
         return tuple(_decode(member, item) for member, item in zip(members, value, strict=True))
-    if origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return {_decode(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
     return value
 
