@@ -94,7 +94,7 @@ def logit_layer(model: Any) -> LogitLayer:
         "roi_head.bbox_head.loss_cls.loss.test_logits",
         background=layout.background,
         activation=layout.activation,
-        num_classes=layout.test_columns(loss.num_classes),
+        num_columns=layout.test_columns(loss.num_classes),
     )
 
 

@@ -186,14 +186,14 @@ def test_wrong_maps_and_outputs_are_refused():
             return (inputs,)
 
     odd = nn.Sequential(Tuple())
-    attach(odd, LogitLayer("0", num_classes=3), AFFINE)
+    attach(odd, LogitLayer("0", num_columns=3), AFFINE)
     with pytest.raises(InputError, match="`0` to give a tensor, but got tuple"):
         odd(torch.rand(2, 3))
 
 
 def test_a_module_of_unknown_width_is_checked_when_it_runs():
     model = nn.Sequential(nn.Identity())
-    attach(model, LogitLayer("0", num_classes=3), AFFINE)
+    attach(model, LogitLayer("0", num_columns=3), AFFINE)
     torch.testing.assert_close(model(torch.ones(2, 3)), AFFINE(torch.ones(2, 3)))
     with pytest.raises(InputError, match="`0` to have 1 x 3 output channels, but got 1"):
         model(torch.ones(2, 1))

@@ -36,7 +36,7 @@ def test_torchvision_classifiers(name):
     model = torchvision.models.get_model(name, num_classes=7, **options).eval()
     if name == "vit_b_16":
         nn.init.normal_(model.heads.head.weight)  # it starts at zero
-    layer = locate_logits(model, num_classes=7)
+    layer = locate_logits(model, num_columns=7)
     images = torch.rand(6, 3, size, size)
     affine = random_map(7)
     with torch.inference_mode():

@@ -170,7 +170,7 @@ def test_a_temperature_that_is_no_scalar_of_the_file_is_refused_with_the_way_out
     source = write(tmp_path / "m.onnx", "z = Gemm(x, w) q = Exp(T) t = Div(z, q) y = Softmax(t)", {"y": 3})
     with pytest.raises(InputError, match=r"`t` \(softmax \(1, 3\)\) comes from Div; .* name it as `tensor`"):
         locate_onnx_logits(read_onnx(source), Wanted())
-    assert locate_onnx_logits(read_onnx(source), Wanted(tensors=("t",)))[0].num_classes == 3
+    assert locate_onnx_logits(read_onnx(source), Wanted(tensors=("t",)))[0].num_columns == 3
 
 
 @pytest.mark.parametrize("insert", [False, True])

@@ -108,7 +108,7 @@ def test_torchvision_detectors(exported, map_of, outputs_of, interface, settle, 
 
     (tmp_path / "images").mkdir()
     Image.fromarray(pixels).save(tmp_path / "images" / "0.png")
-    collected = record_onnx(source, tmp_path / "images", num_classes=CLASSES, background=background)
+    collected = record_onnx(source, tmp_path / "images", num_columns=CLASSES, background=background)
     with record(model, layer) as moments, torch.inference_mode():
         model([image])
     np.testing.assert_array_equal(collected.count, moments.count)

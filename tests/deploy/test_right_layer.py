@@ -187,7 +187,7 @@ def test_a_model_that_takes_no_random_images_asks_for_some_and_is_found_with_the
     assert locate_logits(model, inputs={"images": pair}).path == "classifier"
     assert locate_logits(make(HeadFirst), inputs=(pictures(), torch.zeros(12))).path == "classifier"
     with pytest.raises(InputError, match="with 9 columns"):
-        locate_logits(make(HeadFirst), num_classes=9, inputs=pictures())
+        locate_logits(make(HeadFirst), num_columns=9, inputs=pictures())
 
 
 @pytest.mark.parametrize("build", MIXES)
@@ -225,7 +225,7 @@ def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
 
 def test_the_way_out_of_a_sum_is_a_module_of_its_own():
     model = make(SummedOutside)
-    layer = LogitLayer("logits", num_classes=CLASSES)
+    layer = LogitLayer("logits", num_columns=CLASSES)
     calibrate(model, [pictures(40)], layer=layer, method="logn", margin=0.0)
     with torch.inference_mode():
         np.testing.assert_allclose(model(pictures(40)).mean(dim=0), 0.0, atol=1e-4)
@@ -303,7 +303,7 @@ def test_what_does_not_is_refused_and_can_be_insisted_on(ending):
 
 def test_the_way_out_of_a_temperature_is_a_module_behind_it():
     model = make(Ending, nn.Sequential(Function(lambda logits: logits / 2), nn.Identity(), nn.Softmax(dim=1)))
-    layer = LogitLayer("ending.1", num_classes=CLASSES)
+    layer = LogitLayer("ending.1", num_columns=CLASSES)
     with torch.inference_mode():
         scores = model(pictures(200)).double()
         affine = calibrate(model, [pictures(200)], layer=layer).affine
@@ -391,10 +391,10 @@ def test_several_tensors_that_fit_are_refused_with_their_layers(pack):
 
 def test_the_number_of_columns_tells_one_of_several():
     model = make(TwoHeads, lambda other, logits: (other, logits), 7)
-    for options in ({}, {"num_classes": 6}):
+    for options in ({}, {"num_columns": 6}):
         with pytest.raises(InputError):
             locate_logits(model, inputs=pictures(), **options)
-    assert locate_logits(model, num_classes=CLASSES, inputs=pictures()).path == "fc"
+    assert locate_logits(model, num_columns=CLASSES, inputs=pictures()).path == "fc"
     single = make(TwoHeads, lambda other, logits: (other, logits), 1)
     assert locate_logits(single, inputs=pictures()).path == "fc"
 
@@ -564,7 +564,7 @@ def test_an_axis_that_nothing_tells_is_asked_for():
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Identity()).eval()
     with (
         pytest.raises(InputError, match=r"`class_axis` to be given, since `1` is no Linear.*\(4, 6, 5, 6\)"),
-        record(model, LogitLayer("1", num_classes=6)),
+        record(model, LogitLayer("1", num_columns=6)),
         torch.inference_mode(),
     ):
         model(torch.rand(4, 3, 5, 6))

@@ -259,7 +259,7 @@ def test_the_classes_alone_are_found_and_folded(tmp_path, name, classes):
     source = LAYOUTS[name](tmp_path / "m.onnx", classes)
     columns = classes + (name == "detr")
     found, _ = locate_onnx_logits(read_onnx(source), Wanted())
-    assert (found.num_classes, found.start) == (columns, 5 if name == "yolov5" else 0)
+    assert (found.num_columns, found.start) == (columns, 5 if name == "yolov5" else 0)
     generator = np.random.default_rng(5)
     affine = ClassAffine(generator.uniform(0.5, 2, columns), generator.normal(size=columns))
     report = fold_onnx(source, affine, tmp_path / "out.onnx")
@@ -455,7 +455,7 @@ def test_several_images_at_once_are_those_one_by_one(tmp_path):
 def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_says_so(tmp_path):
     source = raw_levels(tmp_path / "m.onnx")
     found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
-    assert (found.num_classes, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
+    assert (found.num_columns, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
 
 
 def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):

@@ -128,7 +128,7 @@ def refusal():
         renamed = f"{path.rpartition('.')[0]}.labels".lstrip(".")
         rename(model, layer, "labels")
         with pytest.raises(InputError) as caught:
-            locate_logits(model, num_classes=columns)
+            locate_logits(model, num_columns=columns)
         message = str(caught.value)
         kind = type(model.get_submodule(renamed)).__name__
         assert f"with {columns} columns, but got {type(model).__name__}" in message

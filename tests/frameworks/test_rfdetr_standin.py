@@ -140,7 +140,7 @@ def test_a_renamed_layer_is_not_guessed(spread):
     with pytest.raises(
         InputError, match=r"with 6 columns, but got LWDETR; .*enc_out_class_embed\.0 .*labels \(Linear, 6"
     ):
-        locate_logits(model, num_classes=CLASSES + 1)
+        locate_logits(model, num_columns=CLASSES + 1)
 
 
 def test_a_model_inside_another_module_is_found(spread):

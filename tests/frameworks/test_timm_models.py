@@ -72,6 +72,6 @@ def test_a_renamed_layer_is_named_in_the_message():
     model = timm.create_model("test_vit", num_classes=CLASSES)
     model.labels, model.head = model.head, torch.nn.Identity()
     with pytest.raises(InputError) as caught:
-        locate_logits(model, num_classes=CLASSES)
+        locate_logits(model, num_columns=CLASSES)
     assert 'logn.LogitLayer("labels", background=None)' in str(caught.value)
     assert "labels (Linear, 7)" in str(caught.value)

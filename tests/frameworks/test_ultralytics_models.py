@@ -122,14 +122,14 @@ def test_other_heads_have_their_class_layers_at_the_same_place(name):
     kinds = {"obb": tasks.OBBModel, "pose": tasks.PoseModel, "seg": tasks.SegmentationModel}
     kind = kinds.get(name.partition("-")[2], tasks.DetectionModel)
     model = kind(f"{name}.yaml", nc=CLASSES, verbose=False)
-    layer = locate_logits(model, num_classes=CLASSES)
+    layer = locate_logits(model, num_columns=CLASSES)
     assert len(layer.paths) == model.model[-1].nl
     assert all(".cv3." in path for path in layer.paths)
 
 
 def test_the_other_kinds_of_model():
     classifier = tasks.ClassificationModel("yolo11n-cls.yaml", nc=CLASSES, verbose=False)
-    layer = locate_logits(classifier, num_classes=CLASSES)
+    layer = locate_logits(classifier, num_columns=CLASSES)
     assert (layer.path, layer.activation) == ("model.10.linear", "softmax")
     with torch.device("meta"):
         head = tasks.RTDETRDecoder(nc=CLASSES, ch=(8, 8, 8), hd=16, nq=4, nh=2, ndl=2, d_ffn=16)
@@ -144,6 +144,6 @@ def test_open_vocabulary_and_renamed_heads_are_not_guessed(spread):
     head = model.model[-1]
     head.labels, head.cv3 = head.cv3, None
     with pytest.raises(InputError) as caught:
-        locate_logits(model, num_classes=CLASSES)
+        locate_logits(model, num_columns=CLASSES)
     assert 'logn.LogitLayer("model.22.labels.2.2", background=None)' in str(caught.value)
     assert "model.22.labels.0.2 (Conv2d, 5)" in str(caught.value)

@@ -156,7 +156,7 @@ def test_unknown_models_get_the_candidates_and_the_line_to_write():
             self.bbox_embed = nn.Linear(8, 4)
 
     with pytest.raises(InputError) as caught:
-        locate_logits(Unknown(), num_classes=6)
+        locate_logits(Unknown(), num_columns=6)
     message = str(caught.value)
     assert 'logn.LogitLayer("class_embed", background=None)' in message
     assert "out of: class_embed (Linear, 6), bbox_embed (Linear, 4), backbone (Conv2d, 8)" in message
@@ -165,12 +165,12 @@ def test_unknown_models_get_the_candidates_and_the_line_to_write():
 
 def test_a_wrong_class_count_is_refused():
     with pytest.raises(InputError, match="1x1 Conv with 9 columns, but got Sequential"):
-        locate_logits(nn.Sequential(nn.Linear(2, 8)), num_classes=9)
+        locate_logits(nn.Sequential(nn.Linear(2, 8)), num_columns=9)
     with torch.device("meta"):
         model = detector("ssdlite320_mobilenet_v3_large")
-    with pytest.raises(InputError, match=r"`num_classes` to be 7, the columns of .*, but got 6"):
-        locate_logits(model, num_classes=6)
-    assert locate_logits(model, num_classes=7).background == 0
+    with pytest.raises(InputError, match=r"`num_columns` to be 7, the columns of .*, but got 6"):
+        locate_logits(model, num_columns=6)
+    assert locate_logits(model, num_columns=7).background == 0
 
 
 def test_what_is_no_model_is_refused():

@@ -21,7 +21,7 @@ from logn.logits.layer import LogitLayer, count_columns, find_modules, unwrap
     width=st.integers(1, 3),
 )
 def test_rows_read_channels_as_anchor_times_classes_plus_class(anchors, columns, batch, height, width):
-    layer = LogitLayer("head", class_axis=1, anchors=anchors, num_classes=columns)
+    layer = LogitLayer("head", class_axis=1, anchors=anchors, num_columns=columns)
     output = np.arange(batch * anchors * columns * height * width, dtype=np.float32)
     output = output.reshape(batch, anchors * columns, height, width)
     rows = layer.rows(output)
@@ -47,7 +47,7 @@ def test_rows_are_views_of_channels_last_tensors_too():
 
 
 def test_channels_undo_rows():
-    layer = LogitLayer(("a", "b"), class_axis=1, anchors=(2, 3), num_classes=4)
+    layer = LogitLayer(("a", "b"), class_axis=1, anchors=(2, 3), num_columns=4)
     per_class = np.arange(4.0)
     for index, anchors in enumerate((2, 3)):
         channels = layer.channels(per_class, index)
@@ -73,7 +73,7 @@ def test_wrong_layers_are_refused(arguments, message):
 
 
 def test_outputs_that_do_not_fit_are_refused():
-    layer = LogitLayer("head", class_axis=1, anchors=2, num_classes=3)
+    layer = LogitLayer("head", class_axis=1, anchors=2, num_columns=3)
     with pytest.raises(InputError, match="`head` to have 2 x 3 output channels, but got 7"):
         layer.rows(np.zeros((1, 7, 2, 2)))
     with pytest.raises(InputError, match="an axis 1, but got \\(7,\\)"):
@@ -94,8 +94,8 @@ def test_a_path_that_does_not_exist_names_the_closest():
 def test_columns_are_read_from_the_modules():
     model = nn.ModuleDict({"a": nn.Linear(2, 6), "b": nn.Conv2d(2, 9, 1), "c": nn.Identity(), "d": nn.Linear(2, 4)})
     assert count_columns(model, LogitLayer(("a", "b"), anchors=(2, 3))) == 3
-    assert count_columns(model, LogitLayer(("a", "c"), num_classes=6)) == 6
-    with pytest.raises(InputError, match=r"`layer\.num_classes` to be given"):
+    assert count_columns(model, LogitLayer(("a", "c"), num_columns=6)) == 6
+    with pytest.raises(InputError, match=r"`layer\.num_columns` to be given"):
         count_columns(model, LogitLayer("c"))
     with pytest.raises(InputError, match="as many classes each"):
         count_columns(model, LogitLayer(("a", "d")))

@@ -34,7 +34,7 @@ import logn
 folder, cases = sys.argv[1], json.loads(sys.argv[2])
 rank = int(os.environ["RANK"])
 distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-model, layer = nn.Sequential(nn.Identity()).eval(), logn.LogitLayer("0", num_classes=5)
+model, layer = nn.Sequential(nn.Identity()).eval(), logn.LogitLayer("0", num_columns=5)
 torch.manual_seed(rank)
 
 for name, sizes in cases.items():
@@ -50,7 +50,7 @@ with logn.record(model, layer, across_processes=False) as alone:
     model(torch.zeros(rank + 1, 5))
 assert alone.count.tolist() == [rank + 1.0] * 5
 
-with logn.record(model, logn.LogitLayer(("0",), num_classes=5, stages=True)) as (stage,):
+with logn.record(model, logn.LogitLayer(("0",), num_columns=5, stages=True)) as (stage,):
     model(torch.zeros(rank + 1, 5))
 assert stage.count.tolist() == [3.0] * 5
 

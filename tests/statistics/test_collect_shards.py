@@ -189,4 +189,4 @@ def test_maps_of_logits_are_asked_for_the_axis_of_the_classes(tmp_path, shape):
     with pytest.raises(
         InputError, match=r"maps\.npy` to have the shape .* which axis has the classes\? Save numpy\.moveaxis"
     ):
-        collect_shards(shards, ClassMoments(shards[0].num_classes))
+        collect_shards(shards, ClassMoments(shards[0].num_columns))

@@ -100,7 +100,7 @@ def test_rows_that_are_not_finite_are_left_out():
 def test_recording_learns_the_activation_after_the_first_batch(activation):
     model = nn.Sequential(nn.Identity(), *([] if activation is None else [activation])).eval()
     rows = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
-    with logn.record(model, logn.LogitLayer("0", num_classes=4)) as moments:
+    with logn.record(model, logn.LogitLayer("0", num_columns=4)) as moments:
         for batch in rows:
             model(batch)
     kind = "sigmoid" if isinstance(activation, nn.Sigmoid) else "softmax"

@@ -124,7 +124,7 @@ def test_hooks_are_removed_after_an_error():
 def test_not_a_number_names_the_class_or_is_skipped():
     model = model_of(nn.Identity())
     batch = torch.tensor([[0.0, 1.0], [1.0, torch.nan], [2.0, 3.0]])
-    layer = LogitLayer("0", num_classes=2)
+    layer = LogitLayer("0", num_columns=2)
     with pytest.raises(InputError, match="nan for class 1"), record(model, layer):
         model[0](batch)
     assert no_hooks(model)
@@ -150,7 +150,7 @@ def test_wrong_widths_and_paths_are_refused():
     model = model_of(nn.Linear(4, 3))
     with (
         pytest.raises(InputError, match="1 x 5 output channels, but got 3"),
-        record(model, LogitLayer("0", num_classes=5)),
+        record(model, LogitLayer("0", num_columns=5)),
     ):
         pass
     with pytest.raises(InputError, match="there is no `7`"), record(model, LogitLayer("7")):

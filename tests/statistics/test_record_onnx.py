@@ -120,7 +120,7 @@ def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
     ("options", "message"),
     [
         ({"max_images": 0}, "`max_images` to be at least 1, but got 0"),
-        ({"num_classes": 7}, "class logits, of 7 classes"),
+        ({"num_columns": 7}, "class logits, of 7 classes"),
         ({"tensor": "logits"}, "it has no `logits`"),
         ({"activation": "tanh"}, "`activation` to be 'softmax' or 'sigmoid'"),
         ({"provider": "NoProvider"}, "`provider` to be one of"),

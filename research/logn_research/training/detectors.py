@@ -118,7 +118,7 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
             paths[0] if len(paths) == 1 else paths,
             background=self.background,
             activation=self.activation,
-            num_classes=self.roi_heads.layout.test_columns(self.num_classes),
+            num_columns=self.roi_heads.layout.test_columns(self.num_classes),
             population=self.population,
             stages=len(paths) > 1,
         )

@@ -52,7 +52,7 @@ def test_models_of_the_paper(name, sampling, normed_classifier, normed_mask):
     config = paper_config(name, sampling, normed_classifier=normed_classifier, normed_mask=normed_mask)
     assert (config.train_dataloader.dataset.get("type") == "ClassBalancedDataset") == (sampling == "sample1e-3")
     model = build(config)
-    layer = locate_logits(model, num_classes=LVIS + 1)
+    layer = locate_logits(model, num_columns=LVIS + 1)
     stages = 3 if "cascade" in name else 1
     assert (layer.background, layer.activation, layer.num_stages) == (-1, "softmax", stages)
     assert {type(module).__name__ for module in find_modules(model, layer)} == {
@@ -70,7 +70,7 @@ def test_the_configurations_of_table_1_have_the_recipe_of_the_paper(path):
     optimizer = config.optim_wrapper.optimizer
     assert (optimizer.type, optimizer.lr, optimizer.momentum, optimizer.weight_decay) == ("SGD", 0.02, 0.9, 0.0001)
     model = build(config)
-    layer = locate_logits(model, num_classes=LVIS + 1)
+    layer = locate_logits(model, num_columns=LVIS + 1)
     assert layer.num_stages == (3 if "cascade" in path.stem else 1)
     assert {type(module).__name__ for module in find_modules(model, layer)} == {"NormedLinear"}
     for head in heads_of(config.model.roi_head.bbox_head):
@@ -89,7 +89,7 @@ def test_the_configurations_of_the_row_ce_are_linear(path):
     assert config.train_dataloader == normed.train_dataloader
     assert config.optim_wrapper == normed.optim_wrapper
     model = build(config)
-    layer = locate_logits(model, num_classes=LVIS + 1)
+    layer = locate_logits(model, num_columns=LVIS + 1)
     assert {type(module).__name__ for module in find_modules(model, layer)} == {"Linear"}
     assert not any(type(module).__name__ == "NormedConv2d" for module in model.modules())
     for head in heads_of(config.model.roi_head.bbox_head):

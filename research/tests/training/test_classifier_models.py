@@ -61,7 +61,7 @@ def test_the_logits_are_located_with_their_activation():
     assert (layer.path, layer.background, layer.activation) == ("cls_score", None, "softmax")
     assert logn.locate_logits(make_classifier("small", 6, loss="eql")).activation == "sigmoid"
     with pytest.raises(InputError, match="Expected `num_classes` to be 6"):
-        logn.locate_logits(make_classifier("small", 6), num_classes=7)
+        logn.locate_logits(make_classifier("small", 6), num_columns=7)
 
 
 def test_a_correction_folds_exactly():

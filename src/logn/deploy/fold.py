@@ -29,7 +29,7 @@ OUTPUT_TOLERANCE = 1e-5
 ROUNDINGS = 4.0
 SEPARATE_SCORES = (
     "let the class scores alone pass through a module of their own in forward, such as self.scores = "
-    'torch.nn.Identity(), and name that (LogitLayer("scores", num_classes=…), with logn.attach), or say '
+    'torch.nn.Identity(), and name that (LogitLayer("scores", num_columns=…), with logn.attach), or say '
     "check_output=False if you know better"
 )
 

@@ -253,7 +253,7 @@ def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
     if logits.width == affine.num_columns:
         return affine
     scale, shift = np.ones(logits.width), np.zeros(logits.width)
-    classes = slice(logits.start, logits.start + logits.num_classes)
+    classes = slice(logits.start, logits.start + logits.num_columns)
     scale[classes], shift[classes] = affine.scale, affine.shift
     return ClassAffine(scale, shift)
 

@@ -35,25 +35,25 @@ def is_torch_tensor(array: Any) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(array).__mro__)
 
 
-def as_rows(logits: Any, num_classes: int) -> npt.NDArray[np.floating[Any]]:
+def as_rows(logits: Any, num_columns: int) -> npt.NDArray[np.floating[Any]]:
     """View `logits` of shape (…, C) as a NumPy array of shape (N, C), in its own precision.
 
     A tensor comes to the CPU as it is; bfloat16, which NumPy lacks, becomes float32 (exactly).
 
     Example:
-        >>> as_rows(np.zeros((2, 5, 3), dtype=np.float16), num_classes=3).shape
+        >>> as_rows(np.zeros((2, 5, 3), dtype=np.float16), num_columns=3).shape
         (10, 3)
-        >>> as_rows(np.zeros((2, 5)), num_classes=3)
+        >>> as_rows(np.zeros((2, 5)), num_columns=3)
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected `logits` to have shape (…, 3), but got (2, 5).
     """
     array = logits if type(logits) is np.ndarray else _as_numpy(logits)  # memory maps are slow to slice
-    if not array.ndim or array.shape[-1] != num_classes:
-        raise InputError(f"Expected `logits` to have shape (…, {num_classes}), but got {array.shape}.")
+    if not array.ndim or array.shape[-1] != num_columns:
+        raise InputError(f"Expected `logits` to have shape (…, {num_columns}), but got {array.shape}.")
     if array.dtype.char not in "efd":  # float16, float32, float64
         raise InputError(f"Expected `logits` to be floating point, but got {array.dtype}.")
-    return array if array.ndim == 2 else array.reshape(-1, num_classes)
+    return array if array.ndim == 2 else array.reshape(-1, num_columns)
 
 
 def _as_numpy(logits: Any) -> npt.NDArray[Any]:

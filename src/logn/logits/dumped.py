@@ -73,7 +73,7 @@ class StoredArray:
     mtime_ns: int
 
     @property
-    def num_classes(self) -> int:
+    def num_columns(self) -> int:
         """Length of the last axis."""
         return self.shape[-1]
 
@@ -85,7 +85,7 @@ class StoredArray:
     @property
     def row_bytes(self) -> int:
         """Bytes of one logit vector."""
-        return self.num_classes * self.storage.itemsize
+        return self.num_columns * self.storage.itemsize
 
     @property
     def item_rows(self) -> int:
@@ -106,7 +106,7 @@ def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_
         >>> path = Path(tempfile.mkdtemp()) / "logits.npy"
         >>> np.save(path, np.zeros((5, 3), dtype=np.float32))
         >>> array = locate_array(path)
-        >>> array.rows, array.num_classes, array.dtype, array.offset
+        >>> array.rows, array.num_columns, array.dtype, array.offset
         (5, 3, 'float32', 128)
     """
     path = Path(path)
@@ -352,10 +352,10 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None)
             raise InputError(f"Expected `{path}` to hold logits, but it holds `{own}`.")
     shards = [locate_array(path, key) for path in paths]
     for shard in shards[1:]:
-        if shard.num_classes != shards[0].num_classes:
+        if shard.num_columns != shards[0].num_columns:
             raise InputError(
-                f"Expected `{shard.path}` to have {shards[0].num_classes} classes like `{shards[0].path}`, "
-                f"but it has {shard.num_classes}."
+                f"Expected `{shard.path}` to have {shards[0].num_columns} classes like `{shards[0].path}`, "
+                f"but it has {shard.num_columns}."
             )
     return shards
 
@@ -391,7 +391,7 @@ class LogitBlock:
             yield as_floats(rows[start - self.start : stop - self.start], self.shard.dtype)
 
     def _mapped(self) -> np.ndarray:
-        shard, shape = self.shard, (self.stop - self.start, self.shard.num_classes)
+        shard, shape = self.shard, (self.stop - self.start, self.shard.num_columns)
         offset = (shard.offset or 0) + self.start * shard.row_bytes
         try:
             return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
@@ -424,7 +424,7 @@ def read_blocks(
         raise InputError(f"Expected `batch_rows` to be at least 1, but got {batch_rows}.")
     whole = None
     if shard.offset is None:
-        whole = read_array(shard.path, shard.name).reshape(shard.rows, shard.num_classes)
+        whole = read_array(shard.path, shard.name).reshape(shard.rows, shard.num_columns)
     for batches in _block_ranges(shard, batch_rows, first_row):
         yield LogitBlock(shard, batches, None if whole is None else whole[batches[0][0] : batches[-1][1]])
 

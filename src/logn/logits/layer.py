@@ -53,9 +53,9 @@ class LogitLayer:
             `logn.record` sees it for itself where the model's forward pass applies it.
         class_axis: Axis of the output that holds the classes; read from the module by default: -1 for a Linear, 1 for
             a convolution.
-        anchors: How many anchors share a location. The channels are then `anchor * num_classes + class`. One number,
+        anchors: How many anchors share a location. The channels are then `anchor * num_columns + class`. One number,
             or one per path.
-        num_classes: How many columns a row of logits has, the background included; read from the module by default.
+        num_columns: How many columns a row of logits has, the background included; read from the module by default.
         population: What a row of logits stands for: "test proposals", "all anchors", "queries", "images".
         stages: Whether every module keeps statistics and a map of its own (the stages of a cascade) instead of
             sharing one (the levels of a pyramid, the two heads of a distilled transformer). Or the number of each
@@ -63,7 +63,7 @@ class LogitLayer:
         unused: Columns that the model has but never trains, such as column 0 of torchvision's RetinaNet; they must
             not take part in the correction.
         extra_columns: How many columns at the end are no classes, such as the objectness pair of the Seesaw loss;
-            they are neither recorded nor mapped, and `num_classes` does not count them.
+            they are neither recorded nor mapped, and `num_columns` does not count them.
         final_only: Which part of the output the prediction uses, where a decoder predicts after each of its layers:
             None (all of it), "call" (the last call of a forward pass) or "slice" (the last along axis 0). Only that
             part is recorded; the map applies to all of it, which changes no prediction.
@@ -79,7 +79,7 @@ class LogitLayer:
     activation: str | None = None
     class_axis: int | None = None
     anchors: int | tuple[int, ...] = 1
-    num_classes: int | None = None
+    num_columns: int | None = None
     population: str | None = None
     stages: bool | tuple[int, ...] = False
     unused: tuple[int, ...] = ()
@@ -206,9 +206,9 @@ class LogitLayer:
         """How many columns a row of logits has when the module at `paths[index]` has `width` output channels."""
         anchors = self.anchors_of(index)
         extra = self.extra_columns
-        columns = width // anchors - extra if self.num_classes is None else self.num_classes
+        columns = width // anchors - extra if self.num_columns is None else self.num_columns
         if columns < 1 or (columns + extra) * anchors != width:
-            per_class = "num_classes" if self.num_classes is None else str(self.num_classes)
+            per_class = "num_columns" if self.num_columns is None else str(self.num_columns)
             per_class = f"({per_class} + {extra})" if extra else per_class
             raise InputError(
                 f"Expected `{self.paths[index]}` to have {anchors} x {per_class} output channels, but got {width}."
@@ -269,11 +269,11 @@ def count_columns(model: nn.Module, layer: LogitLayer) -> int:
         width = output_width(module)
         if width is not None:
             counts[path] = layer.columns_in(width, index)
-        elif layer.num_classes is not None:
-            counts[path] = layer.num_classes
+        elif layer.num_columns is not None:
+            counts[path] = layer.num_columns
         else:
             raise InputError(
-                f"Expected `layer.num_classes` to be given, since the width of `{path}` "
+                f"Expected `layer.num_columns` to be given, since the width of `{path}` "
                 f"({type(module).__name__}) is not known."
             )
     if len(set(counts.values())) > 1:

@@ -55,7 +55,7 @@ NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics", "rfdetr")
 TRIAL_SIDES = (224, 64, 32, 28, 299)
 
 
-def locate_logits(model: nn.Module, num_classes: int | None = None, *, inputs: Any = None) -> LogitLayer:
+def locate_logits(model: nn.Module, num_columns: int | None = None, *, inputs: Any = None) -> LogitLayer:
     """Find where `model` gives its class logits.
 
     Knows the detectors of torchvision, MMDetection, Detectron2, Hugging Face's transformers and Ultralytics, RF-DETR,
@@ -65,7 +65,7 @@ def locate_logits(model: nn.Module, num_classes: int | None = None, *, inputs: A
 
     Args:
         model: A torch module.
-        num_classes: How many columns the logits must have, the background included.
+        num_columns: How many columns the logits must have, the background included.
         inputs: A batch of images, as a loader gives it, to run the model on (in evaluation mode; nothing about the
             model changes). A layer that is known by name is then compared with what the model returns, too.
 
@@ -79,30 +79,30 @@ def locate_logits(model: nn.Module, num_classes: int | None = None, *, inputs: A
         '2'
     """
     if inputs is None:
-        return find_layer(model, num_classes)
+        return find_layer(model, num_columns)
 
     def run() -> Any:
         return run_on_batch(model, inputs)
 
-    layer = find_layer(model, num_classes, run)
+    layer = find_layer(model, num_columns, run)
     with as_it_was(unwrap(model)), OutputCheck(model, layer) as check:
         run()
     return layer if layer.activation is not None else replace(layer, activation=check.verdict.activation)
 
 
-def find_layer(model: nn.Module, num_classes: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
+def find_layer(model: nn.Module, num_columns: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
     """The class logits of `model`; `run` runs a classifier on some images, random ones by default."""
     check_model(model)
     inner = unwrap(model)
-    layer = _known_by_name(inner) or _in_classifier(inner, num_classes, run)
+    layer = _known_by_name(inner) or _in_classifier(inner, num_columns, run)
     if layer is None:
-        raise InputError(_not_found(inner, num_classes))
+        raise InputError(_not_found(inner, num_columns))
     if all(output_width(module) is not None for module in find_modules(inner, layer)):
         columns = count_columns(inner, layer)
         refuse_single_logit(layer, columns)
-        if num_classes not in (None, columns):
+        if num_columns not in (None, columns):
             raise InputError(
-                f"Expected `num_classes` to be {columns}, the columns of `{layer.name}`, but got {num_classes}."
+                f"Expected `num_columns` to be {columns}, the columns of `{layer.name}`, but got {num_columns}."
             )
     return with_class_axis(inner, layer)
 
@@ -113,7 +113,7 @@ def layer_of(model: nn.Module, layer: LogitLayer | str) -> LogitLayer:
     Example:
         >>> from torch import nn
         >>> layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
-        LogitLayer(path='0', background=None, activation=None, class_axis=None, anchors=1, num_classes=None, \
+        LogitLayer(path='0', background=None, activation=None, class_axis=None, anchors=1, num_columns=None, \
 population=None, stages=False, unused=(), extra_columns=0, final_only=None)
     """
     if not isinstance(layer, str):
@@ -129,7 +129,7 @@ def _known_by_name(model: nn.Module) -> LogitLayer | None:
     return layer if isinstance(layer, LogitLayer) else next(filter(None, (find(model) for find in LOCATORS)), None)
 
 
-def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
+def _in_classifier(model: nn.Module, num_columns: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
     """The layer that a classifier names, as timm's do, or whose output it returns."""
     if any(class_names(model, package) for package in NEVER_GUESSED) or not may_be_classifier(model):
         return None
@@ -146,17 +146,17 @@ def _in_classifier(model: nn.Module, num_classes: int | None, run: Callable[[], 
     if run is None:
         raise InputError(
             f"Expected `inputs`, a batch of images to run {type(model).__name__} on, since it takes none of the random "
-            f"ones that were tried; write logn.locate_logits(model, inputs=images), or {_name_it(model, num_classes)}."
+            f"ones that were tried; write logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
         )
-    return _by_output(model, num_classes, run)
+    return _by_output(model, num_columns, run)
 
 
-def _by_output(model: nn.Module, num_classes: int | None, run: Callable[[], Any]) -> LogitLayer | None:
+def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]) -> LogitLayer | None:
     """The one layer whose logits a classifier returns."""
     kind, layers = type(model).__name__, find_by_output(model, run)
     if len(layers) > 1:  # several are returned: those of the wanted columns, and of at least two
         widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
-        fitting = [path for path in layers if widths[path] >= 2 and num_classes in (None, widths[path])]
+        fitting = [path for path in layers if widths[path] >= 2 and num_columns in (None, widths[path])]
         layers = {path: layers[path] for path in fitting}
     if len(layers) > 1:
         listed = ", ".join(f"{path} ({widths[path]})" for path in layers)
@@ -168,10 +168,10 @@ def _by_output(model: nn.Module, num_classes: int | None, run: Callable[[], Any]
         if verdict.rectified:
             warn_of_rectifier(path)
         layer = classifier_layer(model, (path,), verdict.activation)
-        return layer if num_classes in (None, count_columns(model, layer)) else None
+        return layer if num_columns in (None, count_columns(model, layer)) else None
     raise InputError(
         f"Expected the model to return the logits of one layer, perhaps activated, but {kind} returns something else "
-        f"(a sum of several, or the same for all images); {WAY_OUT}; {_name_it(model, num_classes)}."
+        f"(a sum of several, or the same for all images); {WAY_OUT}; {_name_it(model, num_columns)}."
     )
 
 
@@ -207,16 +207,16 @@ def _trial_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
         yield from ((4, 3, side, side) for side in TRIAL_SIDES)
 
 
-def _not_found(model: nn.Module, num_classes: int | None) -> str:
+def _not_found(model: nn.Module, num_columns: int | None) -> str:
     """The message for a model that is not known, with the candidates."""
-    wanted = "" if num_classes is None else f" with {num_classes} columns"
+    wanted = "" if num_columns is None else f" with {num_columns} columns"
     expected = f"Expected `model` to be {KNOWN}{wanted}, but got {type(model).__name__}"
     if not candidates(model):
         return f"{expected}, which has no Linear and no Conv."
-    return f"{expected}; {_name_it(model, num_classes)}."
+    return f"{expected}; {_name_it(model, num_columns)}."
 
 
-def _name_it(model: nn.Module, num_classes: int | None) -> str:
-    widths = [] if num_classes is None else [num_classes]
+def _name_it(model: nn.Module, num_columns: int | None) -> str:
+    widths = [] if num_columns is None else [num_columns]
     line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None)'
     return f"name the layer of the class logits yourself, as in {line}, out of: {listed_candidates(model, widths)}"

@@ -37,7 +37,7 @@ COMPARABLE_POPULATIONS = (None, "images", "image locations")
 WAY_OUT = (
     "name the layer whose output the model returns; where it returns a mix of several, or scales them (a temperature), "
     "pass that through a module of its own in forward, such as self.logits = torch.nn.Identity(), and name that "
-    '(LogitLayer("logits", num_classes=…), with logn.attach)'
+    '(LogitLayer("logits", num_columns=…), with logn.attach)'
 )
 
 

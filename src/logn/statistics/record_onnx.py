@@ -80,7 +80,7 @@ def record_onnx(
     *,
     like: str | None = None,
     tensor: str | Sequence[str] | None = None,
-    num_classes: int | None = None,
+    num_columns: int | None = None,
     activation: str | None = None,
     axis: int | None = None,
     background: int | None = None,
@@ -107,7 +107,7 @@ def record_onnx(
             model leaves open and nothing says is asked for.
         like: The name of a preset of `logn.logits.images`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
-        num_classes: Columns of the logits, the background included, where the search finds several.
+        num_columns: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
         background: Place of the background column: 0 or -1; by default what `like` says, else none.
@@ -139,7 +139,7 @@ def record_onnx(
         preprocessing = settled
     batches = plan_batches(file.inputs, preprocessing, batch_size)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
-    wanted = wanted_of(description, num_classes, names, activation, axis, has_background=background is not None)
+    wanted = wanted_of(description, num_columns, names, activation, axis, has_background=background is not None)
     left_out: dict[Any, str] = {} if unreadable is None else unreadable
     first, _ = next(batches.read(paths, left_out), (None, 0))
     if first is None:
@@ -149,7 +149,7 @@ def record_onnx(
     followed_by, background = description.reading(logits.activation or activation, background)
     metadata = StatisticsMetadata(
         class_names=_names(
-            class_names or description.names_of(logits.num_classes, background), logits.num_classes, background
+            class_names or description.names_of(logits.num_columns, background), logits.num_columns, background
         ),
         background=background,
         activation=followed_by,
@@ -157,15 +157,15 @@ def record_onnx(
         population=population,
         fingerprint=onnx_digest(file),
     )
-    moments = ClassMoments(logits.num_classes, metadata=metadata, **{"sample_rows": SAMPLE_ROWS, **options})
+    moments = ClassMoments(logits.num_columns, metadata=metadata, **{"sample_rows": SAMPLE_ROWS, **options})
     boxes = None if followed_by == "softmax" else _objectness_output(file, logits, first)
     tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
     session = OnnxSession(exposing(file.model, tensors, only=True), str(file.path), provider=provider)
     for inputs, real in batches.read(paths, left_out):
         levels = _levels(session.run(inputs, tensors), logits, boxes)
         rows = _rows(levels, logits.tensors, real, batches)
-        objectness = rows[:, -logits.num_classes - 1] if rows.shape[1] > logits.num_classes else None
-        moments.update(rows[:, -logits.num_classes :], objectness)
+        objectness = rows[:, -logits.num_columns - 1] if rows.shape[1] > logits.num_columns else None
+        moments.update(rows[:, -logits.num_columns :], objectness)
         progress(real)
     if left_out and unreadable is None:
         number = f"{len(left_out):,} of {len(paths):,} images could not be read and were left out"
@@ -174,10 +174,10 @@ def record_onnx(
 
 
 def _names(
-    names: Sequence[str] | str | os.PathLike[str] | None, num_classes: int, background: int | None
+    names: Sequence[str] | str | os.PathLike[str] | None, num_columns: int, background: int | None
 ) -> tuple[str, ...] | None:
     if isinstance(names, str | os.PathLike):
-        return read_class_names(names, num_classes, background)
+        return read_class_names(names, num_columns, background)
     return None if names is None else tuple(names)
 
 

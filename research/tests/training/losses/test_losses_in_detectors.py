@@ -78,7 +78,7 @@ def test_each_loss_trains_the_small_detector_and_its_scores_come_out(name, learn
         assert (expected[:, 0] == 0).all()
         expected = expected[:, 1:]
     torch.testing.assert_close(activated, expected, atol=1e-6, rtol=1e-5)
-    assert proposed.shape[1] == detector.logit_layer.num_classes
+    assert proposed.shape[1] == detector.logit_layer.num_columns
     with record(detector.eval(), detector.logit_layer) as moments:
         detector.propose([scenes[0][0]])
     np.testing.assert_allclose(moments.mean, proposed.double().mean(0), rtol=1e-4, atol=1e-5)

@@ -42,7 +42,7 @@ def apply(
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
     # A file of logits tells its width and nothing else about the model that it is of.
-    correction.check_fits(LogitFacts(f"`{logits}`", num_columns=array.num_classes), what=f"`{affine}`")
+    correction.check_fits(LogitFacts(f"`{logits}`", num_columns=array.num_columns), what=f"`{affine}`")
     with progress("Applying", array.rows) as advance:
         write_logits(output, array.shape, array.dtype, _corrected(array, correction, advance))
     if json:

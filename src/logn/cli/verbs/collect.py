@@ -144,7 +144,7 @@ def _read_files(
     files = find_shards(sources)
     options.check_output(output, *files, holds=FORMAT)
     shards = open_shards(files, key)
-    place, columns = options.background_index(background), shards[0].num_classes
+    place, columns = options.background_index(background), shards[0].num_columns
     names = read_class_names(class_names, columns, place) if class_names else None
     metadata = StatisticsMetadata(class_names=names, background=place, activation=activation)
     empty = ClassMoments(columns, metadata=metadata, sample_rows=SAMPLE_ROWS, mean_probability=True)

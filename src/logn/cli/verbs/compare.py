@@ -157,7 +157,7 @@ def _classifier_inputs(
     files = {"moments": statistics, "train_logits": train_logits}
     given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
     if class_names is not None:
-        given["class_names"] = read_class_names(class_names, locate_array(logits).num_classes)
+        given["class_names"] = read_class_names(class_names, locate_array(logits).num_columns)
     if counts is not None:
         # Not raised to 1 as for detectors: a class that was never trained belongs to no group.
         given["counts"] = ClassCounts.load(counts)

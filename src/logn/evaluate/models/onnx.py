@@ -123,8 +123,8 @@ class OnnxDetector:
         self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors)))
         found, self.background = description.reading(self._logits.activation or activation, background)
         self.activation = _known(found, path)
-        self.num_classes = self._logits.num_classes - (self.background is not None)
-        columns = self._logits.num_classes
+        self.num_classes = self._logits.num_columns - (self.background is not None)
+        columns = self._logits.num_columns
         self.class_names = _foreground_names(
             class_names, description.names_of(columns, self.background), columns, self.background
         )

@@ -135,7 +135,7 @@ def _fold_onnx(
     logits, inputs = locate_onnx_logits(file, wanted_of(description, number, tensors))
     if logits.activation == "softmax":
         raise InputError(_NO_SOFTMAX.format(name=path))
-    columns = logits.num_classes
+    columns = logits.num_columns
     names = description.names_of(columns) if class_names is None else class_names
     names = read_class_names(names, columns) if isinstance(names, str | os.PathLike) else names
     points = points_for(thresholds, at, names, str(path))

@@ -26,7 +26,7 @@ def locate_in_detectron2(model: nn.Module) -> LogitLayer | None:
 
 
 def _dense(model: Any, prefix: str) -> LogitLayer | None:
-    """One convolution for all levels, `channel = anchor * num_classes + class`."""
+    """One convolution for all levels, `channel = anchor * columns + class`."""
     width = output_width(getattr(model.head, "cls_score", None))
     classes = getattr(model, "num_classes", None)
     if width is None or not classes:
@@ -36,7 +36,7 @@ def _dense(model: Any, prefix: str) -> LogitLayer | None:
         activation="sigmoid",
         class_axis=1,
         anchors=width // int(classes),
-        num_classes=int(classes),
+        num_columns=int(classes),
         population="all anchors",
     )
 

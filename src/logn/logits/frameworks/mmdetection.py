@@ -106,7 +106,7 @@ def _dense(head: Any, root: str) -> LogitLayer | None:
                 activation="sigmoid" if sigmoid else "softmax",
                 class_axis=1,
                 anchors=anchors if len(found) > 1 else anchors[0],
-                num_classes=columns,
+                num_columns=columns,
                 population="all anchors",
             )
     return None

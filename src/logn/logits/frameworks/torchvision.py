@@ -54,7 +54,7 @@ def _one_convolution(model: Any, prefix: str) -> LogitLayer:
         activation="sigmoid",
         class_axis=1,
         anchors=int(head.num_anchors),
-        num_classes=int(head.num_classes),
+        num_columns=int(head.num_classes),
         population="all anchors",
         unused=(0,),
     )
@@ -75,7 +75,7 @@ def _one_convolution_per_level(model: Any, prefix: str) -> LogitLayer:
         activation="softmax",
         class_axis=1,
         anchors=tuple(anchors),
-        num_classes=columns,
+        num_columns=columns,
         population="all anchors",
     )
 

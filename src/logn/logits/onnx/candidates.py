@@ -142,7 +142,7 @@ def choose(
     values: Arrays,
     inputs: Arrays,
     *,
-    num_classes: int | None = None,
+    num_columns: int | None = None,
     has_background: bool = False,
     parameters: Collection[str] = (),
 ) -> list[Candidate]:
@@ -153,7 +153,7 @@ def choose(
         fitting: The candidates that may be.
         values: What each of them held in a run.
         inputs: What that run was on.
-        num_classes: How long the class axis is; None when unknown.
+        num_columns: How long the class axis is; None when unknown.
         has_background: Whether one column is the background, which speaks for a softmax where the choice is open.
         parameters: Names of the weights and biases of the layer that is meant, as torch has them; empty when unknown.
     """
@@ -165,7 +165,7 @@ def choose(
     widths = _widths(file, known, inputs) if len(known) > 1 else {}
     groups = _groups(known, widths, values)
     images = max([1, *(array.shape[0] for array in inputs.values() if array.ndim == 4)])
-    for wrong in _rules(graph, values, images, num_classes, has_background):
+    for wrong in _rules(graph, values, images, num_columns, has_background):
         groups = [group for group in groups if not wrong(group, groups)] or groups
     if len(groups) > 1:
         listed = ", ".join(
@@ -183,11 +183,11 @@ Rule = Callable[[Group, Sequence[Group]], bool]
 
 
 def _rules(
-    graph: OnnxGraph, values: Arrays, images: int, num_classes: int | None, has_background: bool
+    graph: OnnxGraph, values: Arrays, images: int, num_columns: int | None, has_background: bool
 ) -> Iterable[Rule]:
     """Why a group is not the class logits where there are others; from what is certain to what is only likely."""
-    if num_classes is not None:
-        yield lambda group, groups: group.width not in (None, num_classes)
+    if num_columns is not None:
+        yield lambda group, groups: group.width not in (None, num_columns)
     yield lambda group, groups: not _is_called_scores(graph, group)
     yield lambda group, groups: _is_inside(graph, group, groups)
     yield lambda group, groups: group.width == 1
@@ -291,7 +291,7 @@ def _widths(file: OnnxFile, candidates: Sequence[Candidate], inputs: Arrays) -> 
         measured = numbers[item.tensor]
         layout = layout_of([measured], layers, item.axis, partial=True)
         if isinstance(layout, Layout):
-            widths[item.tensor] = layout.num_classes
+            widths[item.tensor] = layout.num_columns
         elif measured is not None and 1 in measured.shape[1:]:
             widths[item.tensor] = 1
     return widths

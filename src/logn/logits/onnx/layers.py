@@ -397,13 +397,13 @@ class Layout:
 
     Attributes:
         axis: Axis of the logits, counted from the end, that is the class.
-        num_classes: Its length.
+        num_columns: Its length.
         classes: Class of each channel, by the layer's `node`, and -1 for a channel that is no logit (a layer may
             compute boxes beside classes); layers that do not reach the logits are left out.
     """
 
     axis: int
-    num_classes: int
+    num_columns: int
     classes: Mapping[str, IntArray]
 
 
@@ -413,7 +413,7 @@ def measure_layout(
     tensors: Sequence[str],
     inputs: Arrays,
     axis: int | None = None,
-    num_classes: int | None = None,
+    num_columns: int | None = None,
     *,
     partial: bool = False,
 ) -> Layout | str:
@@ -425,18 +425,18 @@ def measure_layout(
         tensors: The tensors that hold the logits.
         inputs: What to run the model on.
         axis: The class axis, counted from the end, where it is known.
-        num_classes: Its length, where it is known.
+        num_columns: Its length, where it is known.
         partial: Whether a channel that is not seen is known to be no logit.
     """
     measured = measure_channels(model, layers, tensors, inputs)
-    return layout_of([measured[tensor] for tensor in tensors], layers, axis, num_classes, partial=partial)
+    return layout_of([measured[tensor] for tensor in tensors], layers, axis, num_columns, partial=partial)
 
 
 def layout_of(
     measured: Sequence[IntArray | None],
     layers: Sequence[LinearLayer],
     axis: int | None = None,
-    num_classes: int | None = None,
+    num_columns: int | None = None,
     *,
     partial: bool = False,
 ) -> Layout | str:
@@ -446,7 +446,7 @@ def layout_of(
         measured: What `measure_channels` gave for each tensor.
         layers: The layers whose channels were numbered, in that order.
         axis: The class axis, counted from the end, where it is known.
-        num_classes: Its length, where it is known.
+        num_columns: Its length, where it is known.
         partial: Whether a channel that is not seen is known to be no logit.
     """
     numbers = [array for array in measured if array is not None]
@@ -457,7 +457,7 @@ def layout_of(
     reasons = []
     for place in axes:
         lengths = {array.shape[place] for array in numbers}
-        if len(lengths) > 1 or lengths <= {0, 1} or not lengths <= {num_classes or max(lengths)}:
+        if len(lengths) > 1 or lengths <= {0, 1} or not lengths <= {num_columns or max(lengths)}:
             continue
         layout = _layout_on(place, numbers, layers, partial)
         if isinstance(layout, Layout):
@@ -508,14 +508,14 @@ def _base(model: Any, layers: Sequence[LinearLayer]) -> int:
 
 def _layout_on(axis: int, numbers: Sequence[IntArray], layers: Sequence[LinearLayer], partial: bool) -> Layout | str:
     """The layout if `axis` is the class axis, else why it is not."""
-    num_classes = numbers[0].shape[axis]
+    num_columns = numbers[0].shape[axis]
     total = sum(layer.width for layer in layers)
-    seen = np.zeros((total, num_classes), bool)
+    seen = np.zeros((total, num_columns), bool)
     for array in numbers:
-        rows = np.moveaxis(array, axis, -1).reshape(-1, num_classes)
+        rows = np.moveaxis(array, axis, -1).reshape(-1, num_columns)
         if rows.size and (rows.min() < 0 or rows.max() >= total):
             return "something else than the class layer adds to the logits"
-        seen[rows, np.arange(num_classes)] = True
+        seen[rows, np.arange(num_columns)] = True
     if (seen.sum(axis=1) > 1).any():
         return "a channel of the class layer serves several classes"
     classes, start = {}, 0
@@ -527,4 +527,4 @@ def _layout_on(axis: int, numbers: Sequence[IntArray], layers: Sequence[LinearLa
         if not partial and not part.any(axis=1).all():
             return "only a part of the class layer's channels are logits"
         classes[layer.node] = np.where(part.any(axis=1), part.argmax(axis=1), -1)
-    return Layout(axis, num_classes, classes)
+    return Layout(axis, num_columns, classes)

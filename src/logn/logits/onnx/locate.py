@@ -133,7 +133,7 @@ class OnnxLogits:
     Attributes:
         tensors: The tensors that hold them: one, or one per level of a pyramid.
         axis: The class axis, counted from the end.
-        num_classes: How many classes there are.
+        num_columns: Columns of the logits, the background included.
         dtype: Their precision.
         activation: What follows: "softmax", "sigmoid", or None when the model gives the logits out.
         layers: The layers that compute them.
@@ -145,7 +145,7 @@ class OnnxLogits:
 
     tensors: tuple[str, ...]
     axis: int
-    num_classes: int
+    num_columns: int
     dtype: np.dtype[Any]
     activation: str | None
     layers: tuple[LinearLayer, ...]
@@ -156,7 +156,7 @@ class OnnxLogits:
 
     def rows(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One of the tensors as rows of class logits, its other axes in front."""
-        return np.moveaxis(array, self.axis, -1)[..., self.start : self.start + self.num_classes]
+        return np.moveaxis(array, self.axis, -1)[..., self.start : self.start + self.num_columns]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Wanted:
     """What is known about the logits beforehand.
 
     Attributes:
-        num_classes: Length of the class axis, the background included; None when unknown.
+        num_columns: Length of the class axis, the background included; None when unknown.
         tensors: Names given by the user; empty to search.
         activation: "softmax" or "sigmoid"; None when unknown.
         axis: The class axis; None when unknown.
@@ -173,7 +173,7 @@ class Wanted:
         parameters: Names of the weights and biases of the class layer, as torch has them; empty when unknown.
     """
 
-    num_classes: int | None = None
+    num_columns: int | None = None
     tensors: tuple[str, ...] = ()
     activation: str | None = None
     axis: int | None = None
@@ -188,7 +188,7 @@ class Wanted:
 
 def wanted_of(
     description: Description,
-    num_classes: int | None = None,
+    num_columns: int | None = None,
     tensors: tuple[str, ...] = (),
     activation: str | None = None,
     axis: int | None = None,
@@ -198,10 +198,10 @@ def wanted_of(
     """What the user says of the logits, and what is known of the model where the user says nothing."""
     preset = description.preset
     with_background = preset is not None and preset.background is not None
-    if num_classes is None and not tensors and description.class_names is not None and not with_background:
-        num_classes = len(description.class_names)
+    if num_columns is None and not tensors and description.class_names is not None and not with_background:
+        num_columns = len(description.class_names)
     start = None if preset is None else preset.start
-    return Wanted(num_classes, tensors, activation, axis, has_background, start)
+    return Wanted(num_columns, tensors, activation, axis, has_background, start)
 
 
 class Located(NamedTuple):
@@ -214,7 +214,7 @@ class Located(NamedTuple):
     def serves(self, wanted: Wanted) -> bool:
         """Whether these are the wanted tensors."""
         same = {*wanted.tensors} == {*self.logits.tensors}
-        return same and wanted.num_classes in (None, self.logits.num_classes)
+        return same and wanted.num_columns in (None, self.logits.num_columns)
 
 
 def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = None) -> tuple[OnnxLogits, Arrays]:
@@ -290,7 +290,7 @@ class _Search:
         """How many columns may stand before the classes."""
         if self.wanted.start is not None:
             return (self.wanted.start, 0)
-        return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if self.wanted.num_classes is not None else (0,)
+        return (0, BOX_AND_OBJECTNESS, OBJECTNESS) if self.wanted.num_columns is not None else (0,)
 
     def fitting(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates that have an axis of the right length, with as few columns before the classes as can be."""
@@ -305,8 +305,8 @@ class _Search:
         if not shape or (extra and (item.activation not in kinds or not item.origin.layers)):
             return False
         lengths = shape if item.axis is None else [shape[item.axis]]
-        if self.wanted.num_classes is not None:
-            return self.wanted.num_classes + extra in lengths
+        if self.wanted.num_columns is not None:
+            return self.wanted.num_columns + extra in lengths
         # When the number of classes is not given, only a layer can tell logits from attention.
         return max(lengths) > 1 and bool(item.origin.layers or self.wanted.tensors)
 
@@ -321,7 +321,7 @@ class _Search:
             fitting = [item for item in candidates if self.fits(item, extra)]
             if not fitting:
                 continue
-            width = None if self.wanted.num_classes is None else self.wanted.num_classes + extra
+            width = None if self.wanted.num_columns is None else self.wanted.num_columns + extra
             try:
                 logits = self.describe(self.choose(fitting, width), width)
             except InputError as error:
@@ -343,7 +343,7 @@ class _Search:
             fitting,
             self.values,
             self.inputs,
-            num_classes=width,
+            num_columns=width,
             has_background=self.wanted.has_background,
             parameters=self.wanted.parameters,
         )
@@ -383,9 +383,9 @@ class _Search:
         """How many columns stand before the classes; the graph has to confirm them where the user does not say it."""
         shapes, wanted = [self.values[item.tensor].shape for item in chosen], self.wanted
         width, kind = shapes[0][axis], chosen[0].activation
-        if width == wanted.num_classes:
+        if width == wanted.num_columns:
             return 0
-        said = wanted.start if kind is None and wanted.num_classes in (None, width - (wanted.start or 0)) else None
+        said = wanted.start if kind is None and wanted.num_columns in (None, width - (wanted.start or 0)) else None
         if said is not None and width > said:
             return said
         graph = self.file.graph
@@ -394,7 +394,7 @@ class _Search:
             start = 0  # the user counts that column
         if not start and kind == "sigmoid" and layout is not None and follows_a_box(layout):
             start = _behind_a_box(self.file.path, layout, width, wanted)
-        if wanted.num_classes is not None and width - start != wanted.num_classes:
+        if wanted.num_columns is not None and width - start != wanted.num_columns:
             raise InputError(
                 f"Expected `{self.file.path}` to have class logits, {_sought(wanted)}, but `{chosen[0].tensor}` has "
                 f"{width - start}."
@@ -419,9 +419,9 @@ def _refuse_unsuited(graph: OnnxGraph, path: Path) -> None:
 
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
     lengths = {values[item.tensor].shape[-1] for item in candidates if values[item.tensor].ndim}
-    if lengths == {1} and wanted.num_classes is None:
+    if lengths == {1} and wanted.num_columns is None:
         return _one_logit(path)
-    if wanted.num_classes is None and (loose := [item for item in candidates if not item.origin.layers]):
+    if wanted.num_columns is None and (loose := [item for item in candidates if not item.origin.layers]):
         item = loose[-1]
         return InputError(
             f"Expected `{path}` to have class logits that come from a layer, but `{item.tensor}` "
@@ -436,12 +436,12 @@ def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, 
 def _behind_a_box(path: Path, layout: Layout, width: int, wanted: Wanted) -> int:
     """Anchors have an objectness between box and classes; a head of one box per place may or may not have one."""
     anchors = max(int((columns == 0).sum()) for columns in layout.classes.values())
-    if wanted.num_classes is not None:
-        return width - wanted.num_classes
+    if wanted.num_columns is not None:
+        return width - wanted.num_columns
     if anchors > 1:
         return OBJECTNESS
     raise InputError(
-        f"Expected `num_classes` for `{path}`, whose layer gives a box and {width} scores: {width} classes, or an "
+        f"Expected `num_columns` for `{path}`, whose layer gives a box and {width} scores: {width} classes, or an "
         f"objectness and {width - 1} classes."
     )
 
@@ -492,5 +492,5 @@ def _likely_axis(shapes: Sequence[tuple[int, ...]], width: int | None, path: Pat
 
 
 def _sought(wanted: Wanted) -> str:
-    classes = f"of {wanted.num_classes} classes" if wanted.num_classes is not None else "of any number of classes"
+    classes = f"of {wanted.num_columns} classes" if wanted.num_columns is not None else "of any number of classes"
     return f"{classes} before a {wanted.activation} or an output" if wanted.activation else classes
