@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.recommend import FEWEST_ABOVE, class_scores, keep_detections, matching_threshold
+from logn.calibrators.recommend import FEWEST_ABOVE, class_scores, keep_detections, sampled_threshold
 from logn.logits.arrays import sigmoid
 from logn.statistics.moments import StatisticsMetadata
 
@@ -107,7 +107,7 @@ def test_a_sigmoid_head_keeps_its_number_of_detections(seed, threshold, objects)
     after = int((factor * sigmoid(affine(rows)) > threshold).sum())
     assert before >= FEWEST_ABOVE
     assert abs(after - before) <= 1  # the sample is the data here; a tie may go either way
-    assert matching_threshold(moments, affine, threshold, "sigmoid") == pytest.approx(threshold, rel=0.05)
+    assert sampled_threshold(moments, affine, threshold, "sigmoid") == pytest.approx(threshold, rel=0.05)
 
 
 def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
@@ -117,7 +117,7 @@ def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
     after = np.sort(class_scores(moments, affine, "sigmoid"), axis=None)[::-1]
     level = (before[FEWEST_ABOVE - 1] + before[FEWEST_ABOVE]) / 2
     assert abs(int((after > level).sum()) - FEWEST_ABOVE) <= 1
-    assert matching_threshold(moments, affine, 0.99, "sigmoid") is None
+    assert sampled_threshold(moments, affine, 0.99, "sigmoid") is None
 
 
 def test_without_rows_a_sigmoid_map_is_not_shifted():
@@ -129,7 +129,7 @@ def test_the_matching_threshold_keeps_the_number_of_scores():
     moments = moments_of(detector_rows(), background=0)
     found = logn.recommend(moments)
     affine = found.fit(moments)
-    matching = matching_threshold(moments, affine, found.threshold, "softmax")
+    matching = sampled_threshold(moments, affine, found.threshold, "softmax")
     before, after = (class_scores(moments, part, "softmax") for part in (None, affine))
     assert int((after > matching).sum()) == int((before > found.threshold).sum())
     assert matching < found.threshold

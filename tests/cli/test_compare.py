@@ -127,12 +127,12 @@ def test_images_without_predictions_are_left_out_with_a_note(files, run):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda gt: gt["categories"][1].pop("frequency"), "category 2 has none; give training counts"),
+        (lambda gt: gt["categories"][1].pop("frequency"), "Category 2 of `gt.json` has no `frequency`"),
         (
             lambda gt: gt["categories"].append({"id": 9, "name": "x", "frequency": "r"}),
-            "the 3 classes of the predictions",
+            "has 4 classes, but the predictions have 3",
         ),
-        (lambda gt: gt["images"].pop(), "image 12 for one, are not annotated"),
+        (lambda gt: gt["images"].pop(), "1 predicted but not annotated (such as image 12)"),
     ],
 )
 def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, refused, change, sentence):
@@ -180,7 +180,7 @@ def test_another_split_with_the_same_ids_is_noticed(files, run):
     name_images("dev")
     with pytest.warns(LogNWarning, match="other file names"):
         [note] = run("compare", "store", "-d", "gt.json", "--json").json["notes"]
-    assert note.endswith("(the predictions were made from `test.json`): check that it is the same split.")
+    assert note.endswith("(the predictions were made from `test.json`). Check that it is the same split.")
 
 
 TRAINED = [400, 90, 20, 4]
@@ -239,14 +239,14 @@ def test_the_table_of_a_classifier(rows, run):
     ("words", "sentence"),
     [
         ("test.npy --methods logn", "for the method"),
-        ("test.npy --labels bad.txt", "bad.txt`: Expected line 2 to end in the number of a class, but got 'b.jpg x'."),
+        ("test.npy --labels bad.txt", "bad.txt`: Line 2 does not end in the number of a class: 'b.jpg x'."),
         ("test.npy --labels far.txt", "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
-        ("test.npy --labels short.txt", "one for each of the 160 rows"),
+        ("test.npy --labels short.txt", "There are 2 labels for 160 rows"),
         ("nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
         ("none.npy", "none.npy` to be a file, but there is none."),
         ("test.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
-        ("test.npy --methods loga --counts zero.csv", "but class 2 (c) has no training sample"),
-        ("test.npy --methods loga --counts few.json", "to be of the 4 classes of the logits, got 2."),
+        ("test.npy --methods loga --counts zero.csv", "no training sample of class 2 (c)"),
+        ("test.npy --methods loga --counts few.json", "`counts` has 2 classes, but the logits have 4."),
         ("test.npy --class-names two.txt", "to name 4 classes, but it names 2"),
     ],
 )

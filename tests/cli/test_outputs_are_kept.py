@@ -127,7 +127,7 @@ def test_a_comparison_does_not_replace_files_of_others(refused, logits, tmp_path
     (tmp_path / "comparison.md").write_text("mine")
     logit_file = tmp_path / "shards" / "0.npy"
     sentence = refused("compare", logit_file, "--labels", logit_file, "-o", tmp_path)
-    assert "but its `comparison.md` is another file, which would be lost" in sentence
+    assert "comparison.md` would be overwritten, but `logn compare -o` did not write it" in sentence
     assert (tmp_path / "comparison.md").read_text() == "mine"
 
 

@@ -224,5 +224,5 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     ],
 )
 def test_the_next_command_keeps_how_a_model_runs(typed, kept):
-    line = command("logn", "predict", "m.onnx", keep=HOW_IT_RUNS, given=shlex.split(typed))
+    line = command("logn", "predict", "m.onnx", keep=HOW_IT_RUNS, typed=shlex.split(typed))
     assert line == f"logn predict m.onnx {kept}".rstrip()

@@ -55,25 +55,16 @@ def made(seed, repeats=None):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_drawing_every_image_once_gives_the_metrics_themselves(seed):
-    truth, detections = made(seed)
-    drawn = bootstrap_metrics(
-        match_detections(detections, truth), truth, np.ones((2, IMAGES), np.int32), groups=truth.frequency
-    )
-    expected = evaluate_detections(detections, truth, groups=truth.frequency)
-    for name, values in drawn.items():
-        np.testing.assert_allclose(values, expected[name], atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("seed", range(3))
 def test_a_weight_is_a_repeated_image(seed):
-    weights = draw_weights(IMAGES, 1, seed=seed)
+    """Once each in the first draw, which gives the metrics themselves."""
+    weights = np.vstack([np.ones((1, IMAGES), np.int32), draw_weights(IMAGES, 1, seed=seed)])
     truth, detections = made(seed)
     drawn = bootstrap_metrics(match_detections(detections, truth), truth, weights, groups=truth.frequency)
-    repeated_truth, repeated = made(seed, weights[0])
-    expected = evaluate_detections(repeated, repeated_truth, groups=truth.frequency)
-    for name, values in drawn.items():
-        np.testing.assert_allclose(values[0], expected[name], atol=1e-9, err_msg=name)
+    for number, tolerance in enumerate((1e-12, 1e-9)):
+        repeated_truth, repeated = made(seed, weights[number])
+        expected = evaluate_detections(repeated, repeated_truth, groups=truth.frequency)
+        for name, values in drawn.items():
+            np.testing.assert_allclose(values[number], expected[name], atol=tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +107,8 @@ def test_a_recall_that_is_just_as_much_as_a_point_is_judged_as_the_evaluators_do
     """Of 0.35 boxes the floats say more, of 0.25 they do not; every number of hits up to all boxes is looked at."""
     rng = np.random.default_rng(boxes)
     correct = rng.permutation(np.repeat([True, False], boxes))[None]
-    size = correct.shape[1]
-    matched = MatchedDetections(
-        np.arange(size),
-        np.zeros(size, int),
-        np.zeros(size, int),
-        np.ones(size),
-        correct,
-        np.ones((1, size), bool),
-        np.arange(size),
-    )
+    rows, zeros = np.arange(correct.size), np.zeros(correct.size, int)
+    matched = MatchedDetections(rows, zeros, zeros, zeros + 1.0, correct, np.ones_like(correct), rows)
     ones = np.ones((1, 2), np.uint8)  # one image, drawn once in both draws
     ((label, mean, first),) = drawn.drawn_precision(matched, ones, np.full((1, 2), boxes, np.int32))
     expected = average_precision_per_class(matched.labels, correct[0], matched.counted[0], np.array([boxes]))
@@ -166,20 +149,21 @@ def test_outcomes_of_any_kind_are_their_definition(seed):
             np.testing.assert_allclose(first[place], expected[0][label], atol=1e-12)
 
 
-def drawn_method(seed):
-    truth, detections = made(seed)
+@pytest.fixture(scope="module")
+def drawn_method():
+    truth, detections = made(2)
     return truth, DrawnMethod(match_detections(detections, truth))
 
 
-def test_two_processes_give_what_one_gives():
-    truth, method = drawn_method(2)
-    methods = [method, drawn_method(2)[1]]
-    together, alone = (draw_methods(methods, truth, truth.frequency, 20, seed=3, processes=number) for number in (2, 1))
+def test_two_processes_give_what_one_gives(drawn_method):
+    truth, method = drawn_method
+    together, alone = (
+        draw_methods([method, method], truth, truth.frequency, 20, seed=3, processes=number) for number in (2, 1)
+    )
     assert not multiprocessing.active_children()
-    for one, other in zip(together, alone, strict=True):
-        assert one.keys() == other.keys() >= {"AP", "AP50", "APr"}
-        for name, values in one.items():
-            np.testing.assert_array_equal(values, other[name])
+    for ours, wanted in zip(together, alone, strict=True):
+        assert ours.keys() >= {"AP", "AP50", "APr"}
+        np.testing.assert_equal(ours, wanted)
 
 
 class EndsItsReader(dict):
@@ -189,17 +173,15 @@ class EndsItsReader(dict):
         return os._exit, (1,)
 
 
-def test_after_a_killed_process_all_is_drawn():
-    truth, method = drawn_method(2)
-    method = replace(method, hits=EndsItsReader())
-    with pytest.warns(LogNWarning, match="One of the 2 drawing processes was killed"):
-        (found,) = draw_methods([method], truth, None, 5, seed=0, processes=2)
+def test_after_a_killed_process_all_is_drawn(drawn_method):
+    truth, method = drawn_method
+    with pytest.warns(LogNWarning, match="One of the 2 bootstrap processes was killed"):
+        (found,) = draw_methods([replace(method, hits=EndsItsReader())], truth, None, 5, seed=0, processes=2)
     assert found.keys() >= {"AP"}
 
 
-def test_processes_are_started_where_there_is_enough_to_do(monkeypatch):
-    truth, method = drawn_method(2)
-    started: list[int] = []
+def test_processes_are_started_where_there_is_enough_to_do(drawn_method, monkeypatch):
+    (truth, method), started = drawn_method, []
     monkeypatch.setattr(bootstrap, "started_processes", lambda stack, number, prepare: started.append(number))
     monkeypatch.setattr(bootstrap, "available_processors", lambda: 3)
     draw_methods([method, method], truth, None, 5, seed=0)
@@ -212,11 +194,9 @@ def test_processes_are_started_where_there_is_enough_to_do(monkeypatch):
 
 def test_a_method_that_finds_nothing_has_no_precision():
     truth, detections = made(0)
-    nothing = match_detections(detections.take(np.zeros(len(detections), bool)), truth)
-    assert (bootstrap_metrics(nothing, truth, draw_weights(IMAGES, 3))["AP"] == 0).all()
-    missed = match_detections(detections, truth)
-    missed = replace(missed, correct=np.zeros_like(missed.correct))
-    assert (bootstrap_metrics(missed, truth, draw_weights(IMAGES, 3))["AP"] == 0).all()
+    nothing, missed = (match_detections(detections.take(slice(0, end)), truth) for end in (0, None))
+    for matched in (nothing, replace(missed, correct=np.zeros_like(missed.correct))):
+        assert (bootstrap_metrics(matched, truth, draw_weights(IMAGES, 3))["AP"] == 0).all()
 
 
 def test_draws_are_the_same_for_one_seed_and_cover_all_images():
@@ -227,19 +207,11 @@ def test_draws_are_the_same_for_one_seed_and_cover_all_images():
     assert abs(weights.mean(axis=0) - 1).max() < 0.4
 
 
-def test_the_same_method_twice_differs_by_nothing():
-    truth, detections = made(0)
-    weights = draw_weights(IMAGES, 40)
-    matched = match_detections(detections, truth)
-    once = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
-    again = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
-    for name in once:
-        interval = paired_interval(once[name], again[name], 0.0)
-        assert (interval.low, interval.high) == (0.0, 0.0)
-        assert not interval.is_clear
-    assert once["AP"].std() > 0
-
-
-def test_a_class_that_no_draw_has_gives_no_interval():
-    interval = paired_interval(np.full(3, np.nan), np.full(3, np.nan), float("nan"))
-    assert np.isnan(interval.low)
+def test_a_method_differs_from_itself_by_nothing_and_a_class_that_no_draw_has_gives_no_interval(drawn_method):
+    truth, method = drawn_method
+    drawn = bootstrap_metrics(method.boxes, truth, draw_weights(IMAGES, 40), groups=truth.frequency)
+    assert drawn["AP"].std() > 0
+    for values in drawn.values():
+        interval = paired_interval(values, values, 0.0)
+        assert (interval.low, interval.high, interval.is_clear) == (0.0, 0.0, False)
+    assert np.isnan(paired_interval(np.full(3, np.nan), np.full(3, np.nan), float("nan")).low)

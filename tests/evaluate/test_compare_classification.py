@@ -74,13 +74,11 @@ def test_a_map_of_other_classes_is_refused():
     names = [f"class {number}" for number in range(CLASSES)]
     source = StatisticsMetadata(class_names=names[::-1])
     affine = logn.methods.logit_adjustment(COUNTS).with_source(source)
-    with pytest.raises(logn.InputError, match="`other` to be of the classes of the predictions, whose class 0 is"):
+    with pytest.raises(InputError, match=r"`other` .*classes of the predictions"):
         compare_rows(TEST, LABELS, {"other": affine}, class_names=names)
     options = {"class_names": names, "settings": CompareSettings(num_bootstrap=0, allow_mismatch=True)}
-    with pytest.warns(logn.LogNWarning, match="`other` to be of the classes of the predictions"):
+    with pytest.warns(logn.LogNWarning, match="`other` .*classes of the predictions"):
         compare_rows(TEST, LABELS, {"other": affine}, **options)
-    with pytest.raises(logn.InputError, match="`wide` to have 7 columns, those of the predictions, but got 8"):
-        compare_rows(TEST, LABELS, {"wide": logn.ClassAffine.identity(8)})
 
 
 def test_differences_are_to_the_uncorrected_model_and_paired(comparison):
@@ -124,24 +122,10 @@ def test_statistics_from_an_array_a_file_and_an_object_are_the_same(tmp_path):
     moments = moments_of_logits(TRAIN)
     moments.save(tmp_path / "stats.safetensors")
     expected = compare_rows(TEST, LABELS, ["recommended"], train_logits=TRAIN)
-    for options in (
-        {"train_logits": tmp_path / "train.npy"},
-        {"moments": moments},
-        {"moments": tmp_path / "stats.safetensors"},
-    ):
+    files = {"train_logits": tmp_path / "train.npy"}, {"moments": tmp_path / "stats.safetensors"}
+    for options in (*files, {"moments": moments}):
         found = compare_rows(TEST, LABELS, ["recommended"], **options)
         assert found["recommended"].values == expected["recommended"].values
-
-
-def test_own_maps_and_the_baseline():
-    found = compare_rows(TEST, LABELS, {"mine": lambda logits: -logits, "none": None})
-    assert [row.name for row in found.rows] == ["none", "mine"]
-    with pytest.raises(InputError, match="a list of specifications, but got the text 'logn'"):
-        compare_rows(TEST, LABELS, "logn")
-    with pytest.raises(InputError, match="one of none, mine, but got 'yours'"):
-        _ = found["yours"]
-    with pytest.raises(InputError, match="a method to keep the shape"):
-        compare_rows(TEST, LABELS, {"short": lambda logits: logits[:, :2]})
 
 
 def test_counts_and_statistics_meet_by_name():
@@ -159,51 +143,31 @@ def test_counts_and_statistics_meet_by_name():
     assert lent.classes[2].name == "c"
 
 
-def with_nan(logits):
-    broken = logits.copy()
-    broken[3, 2] = np.nan
-    return broken
+NAN = TRAIN.copy()
+NAN[3, 2] = np.nan
+OTHER = ClassMoments(7, metadata=StatisticsMetadata(background=0))
 
 
 @pytest.mark.parametrize(
-    ("methods", "options", "sentence"),
+    ("methods", "options", "message"),
     [
-        (
-            ["logn"],
-            {},
-            "`moments` for the method `logn`, but got none",
-        ),
+        (["logn"], {}, "`moments` for the method `logn`"),
         (["loga"], {}, "`counts` for the method `loga`"),
         (["tau-norm"], {}, "`weight` for the method `tau-norm`"),
-        (["tau-norm"], {"weight": WEIGHT[:3]}, "of the 7 columns of the predictions, but got 3"),
+        (["tau-norm"], {"weight": WEIGHT[:3]}, "has 3 columns, but the predictions have 7"),
         (["softmax"], {}, "`method` to be one of none, recommended, logn"),
-        (
-            ["logn"],
-            {"train_logits": TRAIN[:, :4]},
-            "the statistics to have 7 columns, those of the",
-        ),
-        (
-            ["logn"],
-            {"train_logits": with_nan(TRAIN)},
-            "Expected `train_logits` to be finite, but row 3, class 2 is nan.",
-        ),
-        (
-            ["logn"],
-            {"train_logits": TRAIN, "moments": ClassMoments(7)},
-            "`train_logits` (`--train-logits`), but got both",
-        ),
-        (
-            ["logn"],
-            {"moments": ClassMoments(7, metadata=StatisticsMetadata(background=0))},
-            "to have the background at None, its place in the predictions, but got 0",
-        ),
-        (["loga"], {"counts": [*COUNTS[:-1], 0]}, "but class 6 has no training sample"),
+        (["logn"], {"train_logits": TRAIN[:, :4]}, "the statistics .*7 columns"),
+        (["logn"], {"train_logits": NAN}, "Expected `train_logits` to be finite, but row 3, class 2 is nan"),
+        (["logn"], {"train_logits": TRAIN, "moments": ClassMoments(7)}, r"`train_logits` .*, not both"),
+        (["logn"], {"moments": OTHER}, "background at None.* 0"),
+        (["loga"], {"counts": [*COUNTS[:-1], 0]}, "no training sample of class 6"),
+        ({"short": lambda logits: logits[:, :2]}, {}, r"gave shape \(420, 2\) for logits of shape \(420, 7\)"),
+        ({"wide": logn.ClassAffine.identity(8)}, {}, "`wide` .*7 columns.* 8"),
     ],
 )
-def test_bad_input_gets_one_sentence(methods, options, sentence):
-    with pytest.raises(InputError) as error:
-        compare_rows(TEST, LABELS, methods, **{**options})
-    assert sentence in str(error.value)
+def test_bad_input_gets_one_sentence(methods, options, message):
+    with pytest.raises(InputError, match=message):
+        compare_rows(TEST, LABELS, methods, **options)
 
 
 def test_fracal_takes_dimensions():

@@ -6,7 +6,10 @@ import shutil
 import string
 import tempfile
 import warnings
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -18,81 +21,53 @@ from logn.calibrators.affine import ClassAffine
 from logn.calibrators.fracal import FracalSigmoid
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification.metrics import ConfusedPair, Reliability
-from logn.evaluate.comparison.comparison import (
-    CompareSettings,
-    Comparison,
-    EvaluatedClass,
-    MethodResult,
-    Provenance,
-)
+from logn.evaluate.comparison.comparison import CompareSettings, Comparison, EvaluatedClass, MethodResult, Provenance
 from logn.evaluate.comparison.method_fitting import ScoresAsLogits, UnsavedMap
 from logn.evaluate.comparison.threshold_curve import ThresholdCurve
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.detection.bootstrap import Interval
-from logn.evaluate.detection.gallery import GalleryImage, Mark, ReportDetails
+from logn.evaluate.detection.gallery import ReportDetails
 from logn.evaluate.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
 from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 
-VALUES = st.floats(-2, 2) | st.just(math.nan)
-TEXTS = st.text(max_size=12)
 CLASSES = 3
-
-
-def intervals(names, confidence):
-    return st.fixed_dictionaries({name: st.builds(Interval, VALUES, VALUES, VALUES) for name in names}).map(
-        lambda found: {name: Interval(c.difference, c.low, c.high, confidence) for name, c in found.items()}
-    )
-
-
+VALUES, TEXTS, COUNTS = st.floats(-2, 2) | st.just(math.nan), st.text(max_size=12), st.integers(0, 2**40)
 GAINS = dict.fromkeys((*ERROR_TYPES, *SPECIAL_ERRORS), VALUES)
-ERRORS = st.builds(
-    ErrorTypes,
-    VALUES,
-    st.fixed_dictionaries(GAINS),
-    st.fixed_dictionaries({name: st.integers(0, 9) for name in ERROR_TYPES}),
-    st.dictionaries(st.sampled_from("rcf"), st.fixed_dictionaries({"AP50": VALUES, **GAINS}), max_size=1),
-)
-PAIRS = st.tuples(st.integers(0, 99), st.integers(0, 99))
-RECALL = {
-    at: st.builds(
-        RecallAtCount,
-        st.just(at),
-        st.integers(0, 99),
-        st.floats(0, 1),
-        st.integers(0, 99),
-        st.integers(0, 99),
+PLAIN = {
+    **{float: VALUES, str: TEXTS, int: COUNTS, bool: st.booleans(), Any: COUNTS},
+    ErrorTypes: st.builds(
+        ErrorTypes,
         VALUES,
-        st.dictionaries(st.sampled_from("rcf"), VALUES),
-    )
-    for at in COUNTED_AT
+        st.fixed_dictionaries(GAINS),
+        st.fixed_dictionaries(dict.fromkeys(ERROR_TYPES, COUNTS)),
+        st.dictionaries(st.sampled_from("rcf"), st.fixed_dictionaries({"AP50": VALUES, **GAINS}), max_size=1),
+    ),
 }
-MARKS = st.builds(
-    Mark,
-    st.sampled_from(["hit", "alarm", "unjudged", "missed"]),
-    st.tuples(*[st.floats(-9, 9)] * 4),
-    st.integers(0, CLASSES - 1),
-    st.none() | st.floats(0, 1),
-    st.booleans(),
-)
-IMAGES = st.builds(
-    GalleryImage,
-    TEXTS,
-    st.integers(0, 9),
-    st.integers(0, 9),
-    st.integers(0, 2**40),
-    st.lists(MARKS, max_size=3).map(tuple),
-    st.lists(MARKS, max_size=3).map(tuple),
-    st.lists(TEXTS, max_size=2).map(tuple),
-    st.none() | PAIRS,
-)
-DETAILS = st.builds(
-    ReportDetails,
-    st.integers(0, 500),
-    st.integers(0, 500),
-    st.lists(IMAGES, max_size=2).map(tuple),
-    st.none() | ERRORS,
-)
+
+
+def made(hint):
+    """Any value of a type hint."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    if is_dataclass(hint):
+        return st.builds(hint, **{name: made(part) for name, part in get_type_hints(hint).items()})
+    if origin is tuple:
+        return (
+            st.lists(made(arguments[0]), max_size=2).map(tuple)
+            if ... in arguments
+            else st.tuples(*map(made, arguments))
+        )
+    if origin is not None and issubclass(origin, Mapping):
+        return st.dictionaries(*map(made, arguments), max_size=2)
+    assert NoneType in arguments
+    return st.none() | made(arguments[0])
+
+
 NUMBERS = st.lists(st.floats(0.1, 9), min_size=CLASSES, max_size=CLASSES)
+CLASS_VALUES = st.lists(VALUES, min_size=CLASSES, max_size=CLASSES).map(np.array)
+ROWS = st.lists(COUNTS, min_size=CLASSES, max_size=CLASSES).map(np.array)
+LABELS = st.integers(0, CLASSES - 1)
 MAPS = st.one_of(
     st.none(),
     st.builds(ClassAffine, NUMBERS, NUMBERS, st.sampled_from([None, 0, -1]), TEXTS, st.dictionaries(TEXTS, TEXTS)),
@@ -104,87 +79,52 @@ SETTINGS = st.builds(
     decode=st.builds(DecodeSettings, st.floats(0, 0.9), st.floats(0, 1), st.none() | st.integers(1, 900)),
     num_bootstrap=st.integers(0, 9),
     confidence=st.floats(0.01, 0.99),
-    seed=st.integers(0, 2**40),
+    seed=COUNTS,
     bounds=st.none() | st.just((5, 50)),
 )
-PROVENANCE = st.builds(
-    Provenance, TEXTS, st.dictionaries(TEXTS, TEXTS), st.lists(TEXTS).map(tuple), st.dictionaries(TEXTS, st.integers())
-)
-COMMON = {
-    "seconds": st.dictionaries(TEXTS, st.floats(0, 9)),
-    "notes": st.lists(TEXTS, max_size=2).map(tuple),
-    "provenance": PROVENANCE,
-}
-
-
-def tuples(values):
-    return st.tuples(values, values)
-
-
-CURVES = st.builds(
-    ThresholdCurve,
-    st.floats(0, 1),
-    tuples(st.floats(0, 1)),
-    *[tuples(st.integers(0, 9))] * 2,
-    *[st.integers(0, 9)] * 3,
-    *[st.floats(0, 1)] * 2,
-    *[st.integers(0, 9)] * 2,
-)
-CLASS_VALUES = st.lists(VALUES, min_size=CLASSES, max_size=CLASSES).map(np.array)
-PLACES = st.integers(0, CLASSES - 1)
-RELIABILITY = st.builds(
-    Reliability, st.lists(st.integers(0, 9)).map(lambda rows: np.array(rows, np.int64)), CLASS_VALUES, CLASS_VALUES
-)
+PROTOCOL = st.builds(EvaluationProtocol, images=st.none() | TEXTS, nms_iou=st.none() | st.floats(0, 1))
+METRICS = {"detection": ("AP", "APr", "AP-Pool", "ECE"), "classification": ("top-1", "few", "ECE", "confidence")}
 
 
 @st.composite
 def comparisons(draw):
-    made, task = draw(SETTINGS), draw(st.sampled_from(["detection", "classification"]))
-    protocol = draw(st.builds(EvaluationProtocol, images=st.none() | TEXTS, nms_iou=st.none() | st.floats(0, 1)))
-    metrics = {"detection": ("AP", "APr", "AP-Pool", "ECE"), "classification": ("top-1", "few", "ECE", "confidence")}
+    task, pairs = draw(st.sampled_from(sorted(METRICS))), draw(st.lists(st.tuples(LABELS, LABELS), max_size=2))
     names = ["none", *draw(st.lists(TEXTS.filter(lambda text: text != "none"), unique=True, max_size=2))]
-    pairs = draw(st.lists(st.tuples(PLACES, PLACES), max_size=2)) if task == "classification" else []
-    curves = draw(st.booleans()) and task == "detection"
-    rows = []
-    for name in names:
-        of_task = {
-            "detection": {
-                "recall": draw(st.fixed_dictionaries(RECALL)),
-                "thresholds": draw(CURVES) if curves else None,
-                "errors": draw(st.none() | ERRORS),
-                "details": draw(st.none() | DETAILS),
-            },
-            "classification": {
-                "predictions_per_class": np.array([draw(st.integers(0, 9)) for _ in range(CLASSES)]),
-                "confused": tuple(ConfusedPair(*pair, draw(st.integers(0, 9)), draw(VALUES)) for pair in pairs),
-                "reliability": draw(st.none() | RELIABILITY),
-            },
-        }[task]
-        rows.append(
-            MethodResult(
-                name,
-                {key: draw(VALUES) for key in metrics[task]},
-                draw(CLASS_VALUES),
-                draw(intervals(metrics[task], made.confidence)),
-                draw(MAPS),
-                draw(st.lists(TEXTS, max_size=2).map(tuple)),
-                draw(st.floats(0, 9)),
-                **of_task,
-            )
-        )
-    known = st.none() | st.floats(0, 99)
-    classes = st.builds(
-        EvaluatedClass, st.integers(0, 2**40), TEXTS, st.none() | TEXTS, st.integers(0, 99), known, known, known
+    curves = made(ThresholdCurve) if draw(st.booleans()) else st.none()
+    of_task = {
+        "detection": {
+            "recall": st.fixed_dictionaries(dict.fromkeys(COUNTED_AT, made(RecallAtCount))),
+            "thresholds": curves,
+            "errors": made(ErrorTypes | None),
+            "details": made(ReportDetails | None),
+        },
+        "classification": {
+            "predictions_per_class": ROWS,
+            "confused": st.tuples(*(st.builds(ConfusedPair, *map(st.just, pair), COUNTS, VALUES) for pair in pairs)),
+            "reliability": st.none() | st.builds(Reliability, ROWS, CLASS_VALUES, CLASS_VALUES),
+        },
+    }[task]
+    row = st.builds(
+        MethodResult,
+        values=st.fixed_dictionaries(dict.fromkeys(METRICS[task], VALUES)),
+        per_class=CLASS_VALUES,
+        differences=st.fixed_dictionaries(dict.fromkeys(METRICS[task], made(Interval))),
+        transform=MAPS,
+        notes=made(tuple[str, ...]),
+        seconds=VALUES,
+        name=st.just(""),
+        **of_task,
     )
-    protocols = {"AP": protocol, "AP-Pool": protocol} if task == "detection" else {}
     return Comparison(
-        tuple(rows),
+        tuple(replace(draw(row), name=name) for name in names),
         task,
         draw(TEXTS),
-        classes=tuple(draw(st.lists(classes, min_size=CLASSES, max_size=CLASSES))),
-        protocols=protocols,
-        settings=made,
-        **{name: draw(values) for name, values in COMMON.items()},
+        classes=draw(st.tuples(*[made(EvaluatedClass)] * CLASSES)),
+        protocols=dict.fromkeys(("AP", "AP-Pool"), draw(PROTOCOL)) if task == "detection" else {},
+        settings=draw(SETTINGS),
+        seconds=draw(made(Mapping[str, float])),
+        notes=draw(made(tuple[str, ...])),
+        provenance=draw(made(Provenance)),
     )
 
 
@@ -202,29 +142,21 @@ def test_a_comparison_saved_and_loaded_equals_itself(comparison):
         assert loaded == comparison
         assert str(loaded) == str(comparison)
         assert loaded.settings == comparison.settings
-        for one, two in zip(comparison.rows, loaded.rows, strict=True):
-            assert two.name == one.name
-            np.testing.assert_equal(dict(two.values), dict(one.values))
-            np.testing.assert_equal(two.per_class, one.per_class)
-            assert two.recall.keys() == one.recall.keys()
-            if isinstance(one.transform, ClassAffine):
-                assert two.transform == one.transform
-            elif one.transform is np.negative:
-                assert isinstance(two.transform, UnsavedMap)
+        for row, again in zip(comparison.rows, loaded.rows, strict=True):
+            assert again.name == row.name
+            np.testing.assert_equal((dict(again.values), again.per_class), (dict(row.values), row.per_class))
+            assert again.recall.keys() == row.recall.keys()
+            if isinstance(row.transform, ClassAffine):
+                assert again.transform == row.transform
+            elif row.transform is np.negative:
+                assert isinstance(again.transform, UnsavedMap)
 
 
 @pytest.fixture(scope="module")
 def saved(softmax_split, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved")
-    split = softmax_split
-    logn.compare(
-        split.store,
-        split.annotations,
-        ["logn", "loga"],
-        settings=CompareSettings(num_bootstrap=5),
-        moments=split.moments,
-        counts=split.counts,
-    ).save(folder)
+    folder, split = tmp_path_factory.mktemp("saved"), softmax_split
+    inputs = {"settings": CompareSettings(num_bootstrap=5), "moments": split.moments, "counts": split.counts}
+    logn.compare(split.store, split.annotations, ["logn", "loga"], **inputs).save(folder)
     return folder
 
 
@@ -261,51 +193,49 @@ def changed(saved, folder, change):
     return folder
 
 
-@pytest.mark.parametrize("section", ["rows", "classes", "protocols", "settings", "provenance", "seconds"])
-@pytest.mark.parametrize("value", [3, "x", [1], None], ids=str)
-def test_a_changed_section_is_refused(saved, tmp_path, section, value):
-    folder = changed(saved, tmp_path, lambda content: content.update({section: value}))
-    with pytest.raises(InputError, match="Expected"):
-        Comparison.load(folder)
+SECTIONS = ("rows", "classes", "protocols", "settings", "provenance", "seconds")
+CHANGES = {
+    **{f"{name} {value}": ({name: value}, "comparison.json`") for name in SECTIONS for value in (3, "x", [1], None)},
+    "schema": ({"schema": 99}, "is logn.comparison of schema 99, but .* logn.comparison of schema 3"),
+    "no methods": ({"rows": []}, "has no methods"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_document_is_refused(saved, tmp_path, change):
+    with pytest.raises(InputError, match=CHANGES[change][1]):
+        Comparison.load(changed(saved, tmp_path, lambda content: content.update(CHANGES[change][0])))
 
 
 @pytest.mark.parametrize("entry", ["name", "values", "per_class"])
 def test_a_method_that_lacks_an_entry_is_refused(saved, tmp_path, entry):
     folder = changed(saved, tmp_path, lambda content: content["rows"][1].pop(entry))
-    with pytest.raises(InputError, match=r"to be what `logn compare -o` writes, but it is not \(TypeError"):
+    with pytest.raises(InputError, match=r"is not as `logn compare -o` writes it \(TypeError"):
         Comparison.load(folder)
 
 
-def test_a_map_that_no_file_can_hold_is_named(tmp_path):
+def of_rows(methods, **options):
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 30)
-    found = logn.compare(
-        rng.normal(size=(30, 3)), labels, {"mine": np.negative}, settings=CompareSettings(num_bootstrap=0)
-    )
-    with pytest.warns(LogNWarning, match="The map of mine is a function that no file can hold"):
+    labels, settings = rng.integers(0, 3, 30), CompareSettings(num_bootstrap=0)
+    return logn.compare(rng.normal(size=(30, 3)), labels, methods, settings=settings, **options)
+
+
+def test_a_map_that_no_file_can_hold_is_named(tmp_path):
+    found = of_rows({"mine": np.negative})
+    with pytest.warns(LogNWarning, match="The map of mine is a Python function, which cannot be saved"):
         found.save(tmp_path)
     loaded = Comparison.load(tmp_path)
     assert loaded == found
     with pytest.warns(LogNWarning, match="The map of mine"):
         loaded.save(tmp_path / "again")
-
-
-def test_a_folder_without_a_comparison_and_one_of_the_future_are_refused(saved, tmp_path):
-    with pytest.raises(InputError, match=r"to hold `comparison\.json`, which `logn compare -o` writes"):
-        Comparison.load(tmp_path)
-    folder = changed(saved, tmp_path, lambda content: content.update(schema=99))
-    with pytest.raises(InputError, match=r"to be logn.comparison of schema 3, but it is logn.comparison of schema 99"):
-        Comparison.load(folder)
+    with pytest.raises(InputError, match=r"has no `comparison\.json`\. Pass a folder that `logn compare -o` wrote"):
+        Comparison.load(tmp_path / "nowhere")
 
 
 def test_every_text_of_a_name_survives(tmp_path):
     """Also half a pair of surrogates, which UTF-8 cannot hold."""
     names = (string.printable, "\ud83d", "猫 \u2028")
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 30)
-    found = logn.compare(
-        rng.normal(size=(30, 3)), labels, [], class_names=names, settings=CompareSettings(num_bootstrap=0)
-    )
+    found = of_rows([], class_names=names)
     found.save(tmp_path)
     assert Comparison.load(tmp_path) == found
-    assert [known.name for known in Comparison.load(tmp_path).classes] == list(names)
+    assert [entry.name for entry in Comparison.load(tmp_path).classes] == list(names)

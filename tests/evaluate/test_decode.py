@@ -1,6 +1,8 @@
-"""Decode against a naive suppression, and in all ways that must not change the result."""
+"""Decode against naive loops, and in all ways that must not change the result."""
 
-from __future__ import annotations
+import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,79 +10,81 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.calibrators.affine import ClassAffine
-from logn.errors import InputError
-from logn.evaluate.decode import decoder
-from logn.evaluate.decode.decoder import DecodeSettings, decode, decode_many
-from logn.evaluate.decode.detections import Detections
+from logn.errors import InputError, LogNWarning
+from logn.evaluate.decode import decoder, nms
+from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode, decode_for, decode_many
+from logn.evaluate.decode.detections import Detections, Skipped
+from logn.evaluate.decode.image_decoder import Decoded, sort_candidates
+from logn.evaluate.decode.nms import Boxes, Suppression, box_iou
 from logn.evaluate.decode.scores import ImageLogits, ScoreFunction, Scratch
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.arrays import foreground_columns, softmax
-from logn.logits.proposals import Proposals
+from logn.logits.proposals import Postprocessing, Proposals
 
-COLUMNS = ("image_index", "labels", "scores", "boxes", "proposal")
+SEEDS = st.integers(0, 2**32 - 1)
+SKIPPED = ("image_index", "labels", "scores")
 
 
-def made_images(
-    seed: int, header: StoreHeader, *, images: int = 3, rows: int = 25, spread: float = 2.0
-) -> list[Proposals]:
-    rng = np.random.default_rng(seed)
-    result = []
-    for _ in range(images):
+def made_images(seed, header, *, images=3, rows=25, spreads=(2.0,)):
+    """Boxes on a grid, and rounded logits: they make equal scores, whose order matters."""
+    rng, result = np.random.default_rng(seed), []
+    for image in range(images):
         shape = (rows, header.num_classes) if header.class_boxes else (rows,)
         corner = rng.integers(0, 12, (*shape, 2)) * 2.0
-        boxes = np.concatenate([corner, corner + rng.integers(0, 10, (*shape, 2))], axis=-1)
-        # Rounded logits make equal scores, whose order matters.
-        logits = np.round(rng.normal(0, spread, (rows, header.num_columns)) * 4) / 4
-        result.append(Proposals(boxes.astype(np.float32), logits.astype(np.float32), height=40, width=40))
+        boxes = np.concatenate([corner, corner + rng.integers(0, 10, (*shape, 2))], axis=-1).astype(np.float32)
+        spread = spreads[image % len(spreads)]
+        logits = np.round(rng.normal(0, spread, (rows, header.num_columns)) * 4).astype(np.float32) / 4
+        objectness = np.round(rng.normal(0, 2, rows) * 4) / 4 if header.objectness else None
+        result.append(Proposals(boxes, logits, height=40, width=40, objectness=objectness))
     return result
 
 
-def made_store(path, header: StoreHeader, images: list[Proposals]) -> PredictionStore:
+def made_store(path, header, images):
     with PredictionWriter(path, header) as writer:
         for number, proposals in enumerate(images):
             writer.append(100 + number, proposals)
     return PredictionStore(path)
 
 
-def iou(left, right) -> float:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    header = StoreHeader(num_columns=5, background=-1)
+    return made_store(tmp_path_factory.mktemp("store"), header, made_images(0, header, images=200, rows=20))
+
+
+def assert_same(found, wanted, columns=("image_index", "labels", "scores", "boxes", "proposal")):
+    for name in columns:
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+
+
+def iou(left, right):
     width = min(left[2], right[2]) - max(left[0], right[0])
     height = min(left[3], right[3]) - max(left[1], right[1])
     intersection = max(width, 0) * max(height, 0)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (left, right)]
-    union = sum(areas) - intersection
+    union = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (left, right)) - intersection
     # torchvision divides in float32 and compares in float64.
     return float(np.float32(intersection) / np.float32(union)) if union else 0.0
 
 
-def naive_decode(proposals: Proposals, header: StoreHeader, transform, chosen: DecodeSettings) -> list[tuple]:
+def naive_decode(proposals, header, transform, chosen):
     """All candidates, full suppression per class, then the best, with Python's own sort."""
     foreground = foreground_columns(header.num_columns, header.background)
     function = ScoreFunction(transform, header.num_columns, header.activation, foreground)
     flat, scores = function(ImageLogits(proposals.logits, Scratch())).above(-1.0)
     assert len(flat) == len(proposals.logits) * header.num_classes
     candidates = []
-    for place, score in zip(flat.tolist(), scores.tolist(), strict=True):
-        proposal, label = divmod(place, header.num_classes)
+    for index, score in zip(flat.tolist(), scores.tolist(), strict=True):
+        proposal, label = divmod(index, header.num_classes)
         box = proposals.boxes[proposal, label] if header.class_boxes else proposals.boxes[proposal]
         large = min(box[2] - box[0], box[3] - box[1]) >= chosen.min_box_size
         if score > chosen.score_threshold and large:
             candidates.append((-score, proposal, label, tuple(box.tolist())))
-    kept: list[tuple] = []
+    kept = []
     for candidate in sorted(candidates):
         rivals = [other for other in kept if other[2] == candidate[2]]
         if all(iou(other[3], candidate[3]) <= chosen.nms_iou for other in rivals):
             kept.append(candidate)
     return kept[: chosen.max_detections]
-
-
-def as_tuples(found: Detections) -> list[tuple]:
-    columns = (-found.scores, found.proposal, found.labels, found.boxes)
-    return [(*row[:3], tuple(row[3])) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def assert_same(left: Detections, right: Detections) -> None:
-    for name in COLUMNS:
-        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
 
 
 HEADERS = [
@@ -94,7 +98,7 @@ HEADERS = [
 @settings(max_examples=60, deadline=None)
 @given(
     header=st.sampled_from(HEADERS),
-    seed=st.integers(0, 10**6),
+    seed=SEEDS,
     limit=st.sampled_from([None, 1, 3, 10, 40, 300]),
     threshold=st.sampled_from([-1.0, 0.0, 1e-4, 0.05, 0.3]),
     nms_iou=st.sampled_from([0.0, 0.3, 0.5, 0.7, 1.0]),
@@ -107,8 +111,10 @@ def test_equals_naive_decoding(tmp_path_factory, header, seed, limit, threshold,
     transform = ClassAffine(rng.choice([0.5, 1.0, 2.0], 5), rng.choice([-1.0, 0.0, 0.5], 5)) if mapped else None
     found = decode(made_store(tmp_path_factory.mktemp("store"), header, images), transform, chosen)
     for number, proposals in enumerate(images):
-        expected = naive_decode(proposals, header, transform, chosen)
-        assert as_tuples(found.of_image(number)) == expected
+        here = found.of_image(number)
+        columns = (column.tolist() for column in (-here.scores, here.proposal, here.labels, here.boxes))
+        rows = [(*row[:3], tuple(row[3])) for row in zip(*columns, strict=True)]
+        assert rows == naive_decode(proposals, header, transform, chosen)
 
 
 @pytest.mark.parametrize(("activation", "columns"), [("sigmoid", 1), ("softmax", 2)])
@@ -126,54 +132,43 @@ def test_a_score_at_the_threshold_is_dropped(tmp_path, activation, columns):
 def test_limit_takes_the_leading_part_at_many_classes(tmp_path, class_boxes):
     """The early stop must give what full suppression gives, on images that need several levels."""
     header = StoreHeader(num_columns=201, background=-1, class_boxes=class_boxes)
-    images = [
-        image
-        for spread in (0.1, 1.0, 4.0, 0.5, 8.0)
-        for image in made_images(int(spread * 10), header, images=3, rows=60, spread=spread)
-    ]
-    store = made_store(tmp_path, header, images)
+    store = made_store(tmp_path, header, made_images(1, header, images=15, rows=60, spreads=(0.1, 1.0, 4.0, 0.5, 8.0)))
     everything = decode(store, None, DecodeSettings(max_detections=-1))
     for limit in (1, 20, 300):
-        some = decode(store, None, DecodeSettings(max_detections=limit))
         leading = [everything.of_image(number).take(slice(0, limit)) for number in range(len(store))]
-        assert_same(some, Detections.concatenate(leading))
+        assert_same(decode(store, None, DecodeSettings(max_detections=limit)), Detections.concatenate(leading))
 
 
-def made_transforms(columns: int) -> list:
-    rng = np.random.default_rng(5)
-    return [
-        None,
-        ClassAffine(np.ones(columns), rng.normal(0, 1, columns)),  # shift only
-        ClassAffine(rng.uniform(0.5, 2, columns), rng.normal(0, 1, columns)),
-        ClassAffine(np.ones(columns), np.linspace(-30, 30, columns)),  # too wide to share exponentials
-        ClassAffine(np.full(columns, 80.0), np.zeros(columns)),  # exponentials would overflow
-        lambda logits: np.tanh(logits),
-    ]
+RANDOM = np.random.default_rng(5).normal(0, 1, (2, 5))
+TRANSFORMS = [
+    None,
+    ClassAffine(np.ones(5), RANDOM[0]),  # shift only
+    ClassAffine(np.exp(RANDOM[1] / 2), RANDOM[0]),
+    ClassAffine(np.ones(5), np.linspace(-30, 30, 5)),  # too wide to share exponentials
+    ClassAffine(np.full(5, 80.0), np.zeros(5)),  # exponentials would overflow
+    np.tanh,
+]
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_many_methods_equal_each_alone_on_any_number_of_threads(tmp_path, header):
     store = made_store(tmp_path, header, made_images(3, header, images=40))
-    transforms = made_transforms(5)
-    together = decode_many(store, transforms, threads=3)
-    for transform, found in zip(transforms, together, strict=True):
+    for transform, found in zip(TRANSFORMS, decode_many(store, TRANSFORMS, threads=3), strict=True):
         assert_same(found, decode(store, transform, threads=1))
         assert len(found)
 
 
-@pytest.mark.parametrize("number", range(len(made_transforms(5))))
+@pytest.mark.parametrize("number", range(len(TRANSFORMS)))
 def test_maps_of_all_kinds_give_the_softmax_of_the_mapped_logits(tmp_path, number):
     header = StoreHeader(num_columns=5, background=0, dtype="float32")
-    images = made_images(4, header)
-    transform = made_transforms(5)[number]
+    images, transform = made_images(4, header), TRANSFORMS[number]
     # Scores near the least number that float32 can hold have few digits.
     chosen = DecodeSettings(score_threshold=1e-30, max_detections=None)
     found = decode(made_store(tmp_path, header, images), transform, chosen)
     for index, proposals in enumerate(images):
         mapped = proposals.logits.astype(np.float64) if transform is None else transform(proposals.logits)
         here = found.of_image(index)
-        expected = softmax(mapped)[here.proposal, here.labels + 1]
-        np.testing.assert_allclose(here.scores, expected, rtol=2e-6)
+        np.testing.assert_allclose(here.scores, softmax(mapped)[here.proposal, here.labels + 1], rtol=2e-6)
 
 
 @pytest.mark.parametrize("settings", [{}, {"multi_label": False}, {"nms": "class-agnostic"}])
@@ -181,47 +176,23 @@ def test_maps_of_all_kinds_give_the_softmax_of_the_mapped_logits(tmp_path, numbe
 def test_scores_that_underflow_are_dropped_in_any_company(tmp_path, activation, settings):
     """A score of 0 is no detection; what is left does not depend on threads, other methods or the images before."""
     header = StoreHeader(num_columns=5, background=-1, activation=activation)
-    images = made_images(6, header, images=30)
-    store = made_store(tmp_path, header, images)
+    store = made_store(tmp_path, header, made_images(6, header, images=30))
     lowered = ClassAffine([1, 1, 1, 1, 1], [-250.0, -90.0, -95.0, -103.0, 0.0])
     chosen = DecodeSettings(max_detections=3, **settings)
     found = decode(store, lowered, chosen, threads=1)
     assert 0 < found.scores.min() < 1e-37
     assert 0 not in found.labels
     assert_same(found, decode_many(store, [None, lowered], chosen, threads=3)[1])
-    alone = [decode(store.part(np.array([place])), lowered, chosen, threads=1) for place in range(len(store))]
-    for name in ("labels", "scores", "boxes"):
-        np.testing.assert_array_equal(getattr(found, name), np.concatenate([getattr(one, name) for one in alone]))
-
-
-@pytest.mark.parametrize("limit", [1, 7, 50, 10_000])
-def test_best_per_class_over_all_images(tmp_path, limit, monkeypatch):
-    """The streamed limit per class equals a stable sort of everything, wherever it happens to cut."""
-    header = HEADERS[0]
-    store = made_store(tmp_path, header, made_images(6, header, images=60))
-    everything = decode(store, None, DecodeSettings(max_detections=None))
-    expected = []
-    for label in range(header.num_classes):
-        rows = np.flatnonzero(everything.labels == label)
-        expected.append(rows[np.argsort(-everything.scores[rows], kind="stable")][:limit])
-    wanted = everything.take(np.sort(np.concatenate(expected)))
-    chosen = DecodeSettings(max_detections=None, max_per_class=limit)
-    assert_same(decode(store, None, chosen), wanted)
-    # Floors are raised, and what is below them goes, after every few images.
-    monkeypatch.setattr(decoder, "_FEW", 0)
-    monkeypatch.setattr(decoder, "_GROWTH", 1)
-    assert_same(decode(store, None, chosen), wanted)
+    alone = [decode(store.part(np.array([image])), lowered, chosen, threads=1) for image in range(len(store))]
+    assert_same(found, Detections.concatenate(alone), ("labels", "scores", "boxes"))
 
 
 def test_empty_images_and_stores(tmp_path):
     header = StoreHeader(num_columns=3, background=-1)
     empty = Proposals(np.zeros((0, 4)), np.zeros((0, 3)), height=5, width=5)
-    store = made_store(tmp_path, header, [empty, *made_images(0, header, images=1), empty])
-    found = decode(store, ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 0.0]))
-    assert set(found.image_index.tolist()) == {1}
-    with PredictionWriter(tmp_path / "nothing", header):
-        pass
-    assert len(decode(PredictionStore(tmp_path / "nothing"))) == 0
+    some = made_store(tmp_path / "some", header, [empty, *made_images(0, header, images=1), empty])
+    assert set(decode(some, ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 0.0])).image_index.tolist()) == {1}
+    assert len(decode(made_store(tmp_path / "none", header, []))) == 0
 
 
 def test_transform_never_changes_the_store(tmp_path):
@@ -238,23 +209,264 @@ def test_transform_never_changes_the_store(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "message"),
     [
-        ({"max_detections": 0}, "Expected `max_detections` to be at least 1"),
-        ({"max_per_class": 0}, "Expected `max_per_class` to be at least 1"),
-        ({"nms_iou": 1.5}, "Expected `nms_iou`"),
-        ({"score_threshold": 1.0}, "Expected `score_threshold`"),
+        (lambda store: DecodeSettings(max_detections=0), "Expected `max_detections` to be at least 1"),
+        (lambda store: DecodeSettings(max_per_class=0), "Expected `max_per_class` to be at least 1"),
+        (lambda store: DecodeSettings(nms_iou=1.5), "Expected `nms_iou`"),
+        (lambda store: DecodeSettings(score_threshold=1.0), "Expected `score_threshold`"),
+        (lambda store: decode(store, ClassAffine.identity(4)), "has 4 columns, but the predictions have 5"),
+        (lambda store: decode(store, lambda logits: logits[:, :2]), r"gave shape \(20, 2\) for logits of shape"),
+        (lambda store: decode_many(store, [None], processes=0), "`processes` to be at least 1, but got 0"),
+        (lambda store: decode_many(store, [None], processes=2, threads=2), "`threads` or `processes`, not both"),
     ],
 )
-def test_bad_settings_are_refused(arguments, message):
+def test_bad_arguments_are_refused(store, call, message):
     with pytest.raises(InputError, match=message):
-        DecodeSettings(**arguments)
+        call(store)
 
 
-def test_maps_of_other_models_are_refused(tmp_path):
-    header = StoreHeader(num_columns=3)
-    store = made_store(tmp_path, header, made_images(0, header, images=1))
-    with pytest.raises(InputError, match="to cover the 3 columns of the predictions, but it covers 4"):
-        decode(store, ClassAffine.identity(4))
-    with pytest.raises(InputError, match="to keep the shape"):
-        decode(store, lambda logits: logits[:, :2])
+def best_of_each_class(everything, limit, evaluated=None):
+    """The best of each class by a stable sort; what is not evaluated has used up places, and goes."""
+    rows = [np.empty(0, np.intp)]
+    for label in np.unique(everything.labels):
+        of_class = np.flatnonzero(everything.labels == label)
+        rows.append(of_class[np.argsort(-everything.scores[of_class], kind="stable")][:limit])
+    best = everything.take(np.sort(np.concatenate(rows)))
+    return best if evaluated is None else best.take(evaluated[best.image_index, best.labels])
+
+
+@given(
+    seed=SEEDS,
+    number=st.sampled_from([4, 5, 70_000]),
+    limit=st.integers(1, 12),
+    levels=st.sampled_from([1, 3, 40, 10**6]),
+    sizes=st.lists(st.integers(0, 60), max_size=6),
+    share=st.sampled_from([0.0, 0.3, 1.0]),
+    often=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_best_of_each_class_are_those_of_a_sort_of_all(seed, number, limit, levels, sizes, share, often):
+    rng = np.random.default_rng(seed)
+    classes = np.array([0, 1, 2, number - 1], np.int32)
+    evaluated = np.zeros((len(sizes), number), bool)
+    evaluated[:, classes] = rng.random((len(sizes), 4)) < share
+    buffer, parts = decoder._Buffer(number, limit), []
+    for image, size in enumerate(sizes):
+        part = Detections(
+            image_index=np.full(size, image, np.int32),
+            labels=rng.choice(classes, size),
+            scores=-np.sort(-(rng.integers(1, levels + 1, size) / levels).astype(np.float32)),
+            boxes=rng.random((size, 4), dtype=np.float32),
+            proposal=rng.integers(0, 100, size).astype(np.int32),
+        )
+        parts.append(part)
+        chosen = evaluated[part.image_index, part.labels]
+        others = part.take(~chosen)
+        buffer.add(Decoded(part.take(chosen), Skipped(others.image_index, others.labels, others.scores)))
+        if often:
+            buffer._trim(limit)
+    whole = Detections.concatenate(parts)
+    assert_same(buffer.best().detections, best_of_each_class(whole, limit, evaluated))
+    for label in classes:
+        scores = -np.sort(-whole.scores[whole.labels == label])
+        assert buffer.floor[label] == (scores[limit - 1] if len(scores) >= limit else 0)
+
+
+SIGMOID, SOFTMAX = {"num_columns": 5, "activation": "sigmoid"}, {"num_columns": 6, "background": -1}
+KINDS = {
+    "softmax": StoreHeader(**SOFTMAX),
+    "sigmoid": StoreHeader(**SIGMOID),
+    "a box per class": StoreHeader(num_columns=6, background=0, class_boxes=True),
+    "objectness": StoreHeader(**SIGMOID, objectness=True),
+    "softmax with objectness": StoreHeader(**SOFTMAX, objectness=True),
+    "late objectness": StoreHeader(**SIGMOID, objectness=True, postprocessing=Postprocessing(objectness="late factor")),
+    "a power": StoreHeader(**SIGMOID, postprocessing=Postprocessing(score_power=0.5)),
+    "best class": StoreHeader(**SOFTMAX, postprocessing=Postprocessing(multi_label=False)),
+    "some columns": StoreHeader(**SOFTMAX, class_columns=(4, 0, 2)),
+    "best class of all columns": StoreHeader(
+        **SOFTMAX, class_columns=(4, 0, 2), postprocessing=Postprocessing(multi_label=False)
+    ),
+    "across classes": StoreHeader(**SOFTMAX, postprocessing=Postprocessing(nms="class-agnostic")),
+    "no suppression": StoreHeader(**SOFTMAX, postprocessing=Postprocessing(nms="none")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "cap"),
+    [*((name, 9, None) for name in KINDS), ("softmax", 1, None), ("softmax", 60, None), ("softmax", 9, 12)],
+)
+def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, monkeypatch):
+    """One pass for two purposes, floors raised after every image, against everything decoded and sorted."""
+    header = KINDS[name]
+    store = made_store(tmp_path, header, made_images(len(name), header, images=24, spreads=(1, 2, 3)))
+    columns = np.arange(header.num_columns)
+    methods = [None, ClassAffine(1.0 + 0.1 * columns, -0.3 * columns), ClassAffine(columns * 0 + 1.0, 0.5 * columns)]
+    evaluated = np.random.default_rng(0).random((len(store), header.num_classes)) < 0.3
+    capped = DecodeSettings(max_detections=9, score_threshold=0.01)
+    ranked = DecodeSettings(max_detections=cap, score_threshold=1e-7, max_per_class=limit)
+    everything = decode_many(store, methods, DecodeSettings(max_detections=cap, score_threshold=1e-7), threads=1)
+    for constant, value in (("_IMAGES_AT_ONCE", 1), ("_FEW", 0), ("_GROWTH", 1)):
+        monkeypatch.setattr(decoder, constant, value)
+    purposes = [Purpose(capped, evaluated), Purpose(ranked, evaluated), Purpose(ranked)]
+    found = decode_for(store, methods, purposes, threads=1)
+    for method, whole in enumerate(everything):
+        assert_same(found[1][method].detections, best_of_each_class(whole, limit, evaluated))
+        assert_same(found[2][method].detections, best_of_each_class(whole, limit))
+    for decoded, every in zip(found[0], decode_many(store, methods, capped), strict=True):
+        chosen = evaluated[every.image_index, every.labels]
+        assert_same(decoded.detections, every.take(chosen))
+        assert_same(decoded.skipped, every.take(~chosen), SKIPPED)
+
+
+def test_floors_spare_the_work(tmp_path, monkeypatch):
+    """With floors an image gives far fewer candidates to suppression than without."""
+    header = KINDS["softmax"]
+    store = made_store(tmp_path, header, made_images(1, header, images=60, spreads=(1, 2, 3)))
+    sizes, add = [], decoder._Buffer.add
+
+    def watch(self, part):
+        sizes.append(len(part.detections))
+        add(self, part)
+
+    monkeypatch.setattr(decoder._Buffer, "add", watch)
+    monkeypatch.setattr(decoder, "_FEW", 0)
+    monkeypatch.setattr(decoder, "_IMAGES_AT_ONCE", 1)
+    decode_many(store, [None], DecodeSettings(max_detections=None, score_threshold=1e-7, max_per_class=10), threads=1)
+    assert sum(sizes[-20:]) < 0.2 * sum(sizes[:3]) * 20 / 3
+
+
+def made_boxes(rng, count, crowd):
+    corner = rng.uniform(0, 100 / crowd, (count, 2))
+    return np.hstack([corner, corner + rng.uniform(10, 40, (count, 2))]).astype(np.float32)
+
+
+def made_candidates(rng, proposals, classes, share, levels):
+    """Some of all pairs; with few levels there are many equal scores."""
+    flat = np.flatnonzero(rng.random(proposals * classes) < share)
+    return flat, (rng.integers(1, levels + 1, len(flat)) / levels).astype(np.float32)
+
+
+def suppression(boxes):
+    return Suppression("class-wise", Boxes(Proposals(boxes, np.zeros((len(boxes), 1)), height=1, width=1), 99), 0.5)
+
+
+def greedy(boxes, candidates):
+    """Candidate by candidate, as the definition says."""
+    overlaps, kept = box_iou(boxes[:, None], boxes) > np.float32(0.5), []
+    for position, (proposal, label) in enumerate(zip(candidates.proposals, candidates.labels, strict=True)):
+        earlier = [candidates.proposals[other] for other in kept if candidates.labels[other] == label]
+        if not overlaps[proposal, earlier].any():
+            kept.append(position)
+    return np.array(kept, dtype=np.intp)
+
+
+@given(
+    seed=SEEDS,
+    proposals=st.integers(0, 25),
+    classes=st.sampled_from([1, 3, 65]),
+    crowd=st.sampled_from([0.1, 1.0, 10.0]),
+    share=st.sampled_from([0.0, 0.1, 0.9]),
+    levels=st.sampled_from([1, 4, 10**6]),
+    limit=st.sampled_from([1, 7, 10**4]),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_way_to_suppress_keeps_what_the_greedy_loop_keeps(seed, proposals, classes, crowd, share, levels, limit):
+    rng = np.random.default_rng(seed)
+    boxes = made_boxes(rng, proposals, crowd)
+    flat, scores = made_candidates(rng, proposals, classes, share, levels)
+    candidates = sort_candidates(flat, scores, classes)
+    wanted = greedy(boxes, candidates)
+    in_order = np.argsort(-scores, kind="stable")
+    for way in (suppression(boxes), suppression(np.repeat(boxes[:, None], classes, axis=1))):
+        np.testing.assert_array_equal(way.best(candidates.proposals, candidates.labels, limit), wanted[:limit])
+        np.testing.assert_array_equal(way.all(flat, scores, classes), np.sort(in_order[wanted]))
+
+
+@pytest.mark.parametrize("constant", ["_BITS_PER_PAIR", "_MANY_PROPOSALS", "_PAIRS_AT_ONCE"])
+@pytest.mark.parametrize("value", [0, 10**9])
+def test_the_choice_of_the_way_does_not_show(monkeypatch, constant, value):
+    monkeypatch.setattr(nms, constant, value)
+    rng = np.random.default_rng(0)
+    boxes = made_boxes(rng, 40, 3.0)
+    flat, scores = made_candidates(rng, 40, 5, 0.7, 20)
+    kept = suppression(boxes).all(flat, scores, 5)
+    wanted = greedy(boxes, sort_candidates(flat, scores, 5))
+    np.testing.assert_array_equal(kept, np.sort(np.argsort(-scores, kind="stable")[wanted]))
+
+
+METHODS = [None, ClassAffine([2.0, 1.0, 0.5, 1.0, 1.0], [0.0, 1.0, 0.0, -2.0, 0.0])]
+
+
+def test_two_processes_give_what_one_gives(store):
+    part = store.part(np.arange(3, 190))  # a store of some images goes to the processes as it is
+    evaluated = np.random.default_rng(1).random((len(part), 4)) < 0.5
+    fixed = DecodeSettings(max_detections=None, max_per_class=50, score_threshold=1e-7)
+    purposes, steps = [Purpose(DecodeSettings()), Purpose(fixed, evaluated)], []
+    found = decode_for(part, METHODS, purposes, processes=2, progress=steps.append)
+    assert not multiprocessing.active_children()
+    assert sum(steps) == len(part)
+    for together, alone in zip(found, decode_for(part, METHODS, purposes, threads=1), strict=True):
+        for ours, wanted in zip(together, alone, strict=True):
+            assert len(ours.detections)
+            assert_same(ours.detections, wanted.detections)
+
+
+SCRIPT = """
+import os, signal
+from logn.evaluate.decode.decoder import decode_many
+from logn.evaluate.store.store import PredictionStore
+store = PredictionStore({path!r})
+"""
+
+
+def test_a_script_needs_no_main_guard(store):
+    script = f'{SCRIPT.format(path=str(store.path))}print("once", len(decode_many(store, [None], processes=2)[0]))'
+    path = store.path / "script.py"
+    path.write_text(script)
+    expected = f"once {len(decode_many(store, [None], threads=1)[0])}\n"
+    for command in ([sys.executable, str(path)], [sys.executable, "-c", script]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == (expected, "")
+
+
+def test_after_a_killed_process_the_other_images_are_decoded(store):
+    def kill(_):
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    with pytest.warns(LogNWarning, match="One of the 2 decoding processes was killed"):
+        found = decode_many(store, METHODS, processes=2, progress=kill)
+    for of_method, expected in zip(found, decode_many(store, METHODS, threads=1), strict=True):
+        assert_same(of_method, expected)
+
+
+def test_no_process_outlives_one_that_was_killed(store):
+    """What they print to is closed when the last of them has ended: until then the call below does not come back."""
+    kill = "decode_many(store, [None], processes=2, progress=lambda number: os.kill(os.getpid(), signal.SIGKILL))"
+    command = [sys.executable, "-c", SCRIPT.format(path=str(store.path)) + kill]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=False).returncode == -9
+
+
+def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store, monkeypatch):
+    started = []
+
+    def refuse(number, prepare):
+        started.append(number)
+        raise OSError("no semaphores here")
+
+    monkeypatch.setattr(decoder, "FreshPool", refuse)
+    for method, tried in ((lambda logits: logits + 1, []), (None, [2])):
+        assert_same(decode_many(store, [method], processes=2)[0], decode_many(store, [method], threads=1)[0])
+        assert started == tried
+
+
+def test_processes_are_started_where_there_is_enough_to_do(store, monkeypatch):
+    started = []
+    monkeypatch.setattr(decoder, "_process_pool", lambda stack, decoder, number: started.append(number))
+    monkeypatch.setattr(decoder, "available_processors", lambda: 3)
+    decode_many(store, METHODS)
+    assert not started
+    monkeypatch.setattr(decoder, "_ENOUGH_LOGITS", 1)
+    decode_many(store, METHODS)
+    assert started == [3]

@@ -21,14 +21,8 @@ TOY = {
     ],
     "categories": [{"id": 5, "name": "spoon", "frequency": "r"}, {"id": 2, "name": "cup", "frequency": "f"}],
     "annotations": [
-        {
-            "id": 1,
-            "image_id": 3,
-            "category_id": 2,
-            "bbox": [1, 2, 3, 4],
-            "area": 12,
-            "segmentation": [[1, 2, 4, 2, 4, 6]],
-        }
+        {"id": 1, "image_id": 3, "category_id": 2, "bbox": [1, 2, 3, 4], "area": 12}
+        | {"segmentation": [[1, 2, 4, 2, 4, 6]]}
     ],
 }
 
@@ -37,6 +31,16 @@ def changed(change):
     toy = copy.deepcopy(TOY)
     change(toy)
     return toy
+
+
+def of_annotation(**fields):
+    """The toy with other fields of its annotation; None takes a field away."""
+
+    def change(toy):
+        entry = toy["annotations"][0] | fields
+        toy["annotations"] = [{name: value for name, value in entry.items() if value is not None}]
+
+    return changed(change)
 
 
 def test_images_take_the_order_of_the_predictions_and_classes_that_of_their_ids(tmp_path):
@@ -60,72 +64,66 @@ def test_a_part_keeps_the_chosen_images_only():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("toy", "message"),
     [
-        (
-            lambda toy: toy["images"][1].pop("neg_category_ids"),
-            r"`neg_category_ids` for the LVIS protocol, but image 3 has",
-        ),
-        (lambda toy: toy["images"][0].pop("not_exhaustive_category_ids"), r"`not_exhaustive_category_ids` .* image 7"),
-        (
-            lambda toy: toy["annotations"][0].update(category_id=9),
-            "category 9 of annotation 1 is not listed",
-        ),
-        (lambda toy: toy["annotations"][0].pop("bbox"), r"`annotations` in .* to have `bbox`, but entry 0 has none"),
-        (
-            lambda toy: toy["annotations"][0].update(bbox="abc"),
-            r"annotation 1 of .* four finite numbers, but got 'abc'",
-        ),
-        (lambda toy: toy["annotations"][0].update(bbox=[[1, 2], [3, 4]]), r"four finite numbers, but got \[\[1, 2\]"),
-        (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3, 10**400]), "four finite numbers"),
-        (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3]), r"four finite numbers, but got \[1, 2, 3\]"),
-        (lambda toy: toy["annotations"][0].update(bbox=[1, 2, 3, float("nan")]), r"annotation 1 .* nan\]"),
-        (lambda toy: toy["categories"][0].update(id="2"), r"`id` of every entry of `categories` .* but got '2'"),
-        (lambda toy: toy["annotations"][0].update(category_id=[5]), r"`category_id` .* an integer, but got \[5\]"),
-        (lambda toy: toy["images"][0].update(neg_category_ids=None), r"`neg_category_ids` .* but image 7 has none"),
-        (lambda toy: toy["categories"].clear(), r"to list `categories`, but it lists none"),
+        (changed(lambda toy: toy["images"][1].pop("neg_category_ids")), "Image 3 of .* has no `neg_category_ids`"),
+        (changed(lambda toy: toy["images"][0].update(neg_category_ids=None)), "Image 7 of .* `neg_category_ids`"),
+        (changed(lambda toy: toy["images"][0].pop("not_exhaustive_category_ids")), "Image 7 of .* no `not_exhaustive"),
+        (changed(lambda toy: toy["categories"][0].update(id="2")), "`categories`.*'2'"),
+        (changed(lambda toy: toy["categories"].clear()), "`categories`"),
+        (of_annotation(category_id=9), "category 9 of annotation 1"),
+        (of_annotation(category_id=[5]), r"`category_id`.*\[5\]"),
+        (of_annotation(bbox=None), "`bbox`"),
+        (of_annotation(bbox="abc"), "annotation 1 .*'abc'"),
+        (of_annotation(bbox=[[1, 2], [3, 4]]), r"\[\[1, 2\]"),
+        (of_annotation(bbox=[1, 2, 3, 10**400]), "four finite numbers"),
+        (of_annotation(bbox=[1, 2, 3]), r"\[1, 2, 3\]"),
+        (of_annotation(bbox=[1, 2, 3, float("nan")]), r"annotation 1 .* nan\]"),
+        (of_annotation(area="large"), "`area` of annotation 1 of `annotations` is not a number: 'large'"),
     ],
 )
-def test_what_is_missing_is_named(change, message):
+def test_what_is_missing_is_named(toy, message):
     with pytest.raises(InputError, match=message):
-        load_ground_truth(changed(change))
+        load_ground_truth(toy)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
-        ({"category_ids": [2, 5, 8]}, r"1 of them, category 8 for one, are not annotated"),
-        ({"category_ids": [2]}, r"1 annotated ones, category 5 for one, are not predicted"),
-        ({"num_classes": 3}, r"the 3 classes of the predictions, but it has 2"),
-        ({"class_names": ["spoon", "fork"]}, r"the model has no cup, of which there are 1 objects"),
-        ({"class_names": ["knife", "fork"]}, r"share no name: the model has knife, fork, the labels have cup, spoon"),
-        ({"image_ids": [3, 4, 7]}, r"1 of them, image 4 for one, are not annotated\."),
-        ({"image_ids": [3]}, r"image 7 for one, are not predicted; only_predicted=True leaves the others out"),
+        ({"category_ids": [2, 5, 8]}, r": 1 predicted but not annotated \(such as category 8\)\. Predict again"),
+        ({"category_ids": [2]}, r": 1 annotated but not predicted \(such as category 5\)\."),
+        ({"category_ids": [5, 2]}, "they stand in another order"),
+        ({"num_classes": 3}, "has 2 classes, but the predictions have 3"),
+        ({"class_names": ["spoon", "fork"]}, "1 objects of classes that the model does not have: cup"),
+        ({"class_names": ["knife", "fork"]}, "knife, fork.* cup, spoon"),
+        ({"image_ids": [3, 4, 7]}, r"1 predicted but not annotated \(such as image 4\)\. Use the labels"),
+        ({"image_ids": [3]}, r"1 annotated but not predicted \(such as image 7\)\. Pass only_predicted=True"),
         ({"style": "voc"}, r'`style` to be "auto", "lvis" or "coco", but got \'voc\''),
     ],
 )
-def test_other_classes_or_images_than_predicted_are_refused(given, message):
+def test_other_classes_or_images_than_predicted_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
-        load_ground_truth(TOY, **given)
+        load_ground_truth(TOY, **arguments)
 
 
 def test_areas_are_those_of_the_annotations_or_of_the_boxes():
-    assert load_ground_truth(changed(lambda toy: toy["annotations"][0].update(area=5))).areas.tolist() == [5]
-    assert load_ground_truth(changed(lambda toy: toy["annotations"][0].pop("area"))).areas.tolist() == [12]
-    with pytest.raises(InputError, match="`area` of annotation 1 of `annotations` to be a number, but got 'large'"):
-        load_ground_truth(changed(lambda toy: toy["annotations"][0].update(area="large")))
+    assert load_ground_truth(of_annotation(area=5)).areas.tolist() == [5]
+    assert load_ground_truth(of_annotation(area=None)).areas.tolist() == [12]
+
+
+RESULT = {"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "a JSON list of COCO results, but it is not"),
-        ("[3]", "a JSON list of COCO results, but it is not"),
-        ('[{"image_id": 3}]', "to have bbox, category_id, image_id, score; entry 0 lacks one"),
-        ('[{"image_id": 4, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}]', "`image_id` .* but 4 is not"),
-        ('[{"image_id": 3, "category_id": 9, "bbox": [1, 1, 1, 1], "score": 1}]', "`category_id` .* but 9 is not"),
-        ('[{"image_id": 3, "category_id": 2, "bbox": [1, 1, 1], "score": 1}]', "`bbox` .* four finite numbers"),
-        ('[{"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": null}]', "`score` .* a finite number"),
+        ("{", "is not a JSON list of COCO results: "),
+        ("[3]", "is not a JSON list of COCO results: "),
+        ('[{"image_id": 3}]', "Result 0 of .* lacks one of bbox, category_id, image_id, score"),
+        (json.dumps([RESULT | {"image_id": 4}]), "`image_id` 4, which the annotations do not have"),
+        (json.dumps([RESULT | {"category_id": 9}]), "`category_id` 9, which the annotations do not have"),
+        (json.dumps([RESULT, RESULT | {"bbox": [1, 1, 1]}]), "`bbox` of result 1 of .* must be four finite numbers"),
+        (json.dumps([RESULT | {"score": None}]), "`score` of result 0 of .* must be a finite number, but it is None"),
     ],
 )
 def test_results_that_do_not_fit_are_refused(tmp_path, content, message):
@@ -147,27 +145,23 @@ def test_coco_annotations_need_no_federated_fields():
     assert (groups.tolist(), source) == (["c"], "training counts up to 5, up to 50, above")
 
 
-def test_annotations_without_objects_are_refused():
-    with pytest.raises(InputError, match="`annotations` to have objects in the evaluated images, but there are none"):
+def test_a_file_that_is_no_json_or_not_there_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"images": [')
+    for name in ("a.json", "b.json"):
+        with pytest.raises(InputError, match=name):
+            load_ground_truth(tmp_path / name)
+
+
+def test_lvis_annotations_need_objects_and_the_frequency_or_counts():
+    with pytest.raises(InputError, match="`annotations` has no objects in the evaluated images, so AP is undefined"):
         refuse_without_objects(load_ground_truth({**TOY, "annotations": []}))
-
-
-def test_a_file_that_is_no_json_is_refused(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text('{"images": [')
-    with pytest.raises(InputError, match=r"a\.json"):
-        load_ground_truth(path)
-    with pytest.raises(InputError, match="there is none"):
-        load_ground_truth(tmp_path / "b.json")
-
-
-def test_lvis_annotations_need_the_frequency_or_counts():
     truth = load_ground_truth(changed(lambda toy: toy["categories"][0].pop("frequency")))
-    with pytest.raises(InputError, match=r"`frequency` \(r, c or f\) for the LVIS protocol, but category 5 has none"):
+    with pytest.raises(InputError, match=r"Category 5 of `annotations` has no `frequency` \(r, c or f\)"):
         groups_of_classes(truth)
     assert groups_of_classes(truth, [500, 2])[0].tolist() == ["f", "r"]
-
-
-def test_counts_of_another_number_of_classes_are_refused():
-    with pytest.raises(InputError, match=r"each of the 2 classes, but got shape \(3,\)"):
-        groups_of_classes(load_ground_truth(TOY), [1, 2, 3])
+    for arguments, message in (
+        (([1, 2, 3],), r"each of the 2 classes, but got shape \(3,\)"),
+        (([1, 2], (10, 10)), "`bounds` to ascend, but got 10 and 10"),
+    ):
+        with pytest.raises(InputError, match=message):
+            groups_of_classes(truth, *arguments)

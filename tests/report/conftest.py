@@ -12,6 +12,7 @@ from logn.evaluate.comparison.comparison import CompareSettings
 from logn.evaluate.comparison.files import save_comparison
 from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
+from logn.report.page import write_report
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 HOSTILE = "<script>alert(1)</script>"
@@ -32,29 +33,12 @@ def annotation_file(path: Path, images: int, rng: np.random.Generator, shares: n
     for image in range(1, images + 1):
         labels = rng.choice(len(NAMES), 6, p=shares)
         for place, label in enumerate(labels):
+            entry = {"id": len(annotations) + 1, "image_id": image, "category_id": int(label) + 1, "area": 484}
             box = [place % 3 * 32 + 4, place // 3 * 32 + 4, 22, 22]
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": image,
-                    "category_id": int(label) + 1,
-                    "bbox": box,
-                    "area": 484,
-                    "iscrowd": 0,
-                    "segmentation": [],
-                }
-            )
-        absent = [place + 1 for place in range(len(NAMES)) if place not in labels]
-        listed.append(
-            {
-                "id": image,
-                "width": WIDTH,
-                "height": HEIGHT,
-                "file_name": f"images/{image}.png",
-                "neg_category_ids": absent,
-                "not_exhaustive_category_ids": [],
-            }
-        )
+            annotations.append(entry | {"bbox": box, "iscrowd": 0, "segmentation": []})
+        absent = [label + 1 for label in range(len(NAMES)) if label not in labels]
+        entry = {"id": image, "width": WIDTH, "height": HEIGHT, "file_name": f"images/{image}.png"}
+        listed.append(entry | {"neg_category_ids": absent, "not_exhaustive_category_ids": []})
     content = {"images": listed, "categories": categories, "annotations": annotations}
     path.write_text(json.dumps(content))
     return content
@@ -71,17 +55,11 @@ def write_images(folder: Path, rng: np.random.Generator) -> None:
 
 def proposals_of(content: dict, image: int, rng: np.random.Generator) -> Proposals:
     """Two proposals near each object and twenty elsewhere; logits lean to frequent classes."""
-    objects = [item for item in content["annotations"] if item["image_id"] == image]
-    boxes, labels = [], []
-    for item in objects:
-        x, y, width, height = item["bbox"]
-        for _ in range(2):
-            boxes.append(np.array([x, y, x + width, y + height]) + rng.normal(0, 1.2, 4))
-            labels.append(item["category_id"])
-    for _ in range(20):
-        x, y = rng.uniform(0, WIDTH - 12), rng.uniform(0, HEIGHT - 12)
-        boxes.append(np.array([x, y, x + 10, y + 10]))
-        labels.append(0)
+    objects = [item for item in content["annotations"] if item["image_id"] == image for _ in range(2)]
+    boxes = [np.add(item["bbox"], [0, 0, *item["bbox"][:2]]) + rng.normal(0, 1.2, 4) for item in objects]
+    corners = rng.uniform(0, [WIDTH - 12, HEIGHT - 12], (20, 2))
+    boxes += [*np.hstack([corners, corners + 10])]
+    labels = [item["category_id"] for item in objects] + [0] * 20
     logits = rng.normal(0, 1, (len(labels), len(NAMES) + 1))
     logits[:, 1:] += 0.7 * np.log(COUNTS) - 5
     logits[np.arange(len(labels)), labels] += 4.0
@@ -120,3 +98,26 @@ def run_folder(tmp_path_factory):
     """Read only: everything that a run can have."""
     pytest.importorskip("PIL")
     return make_run(tmp_path_factory.mktemp("report") / "run")
+
+
+ROW_NAMES, ROW_COUNTS = ("cup", HOSTILE, "spoon", "{{ 7 * 7 }}"), np.array([500, 60, 30, 5])
+ROW_METHODS = ["logn", "loga", "recommended", "logn:margin=0,use_std=false", "logn:strength=0.25", "loga:tau=0.5"]
+ROW_METHODS += ["loga:tau=2", "temperature:value=2", "iif"]  # nine: their names are titles of columns, too
+
+
+def logit_rows(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Logits of a classifier that favours frequent classes."""
+    noise = np.random.default_rng(seed).normal(size=(len(labels), 4))
+    return 2 * np.eye(4)[labels] + noise + 0.7 * np.log(ROW_COUNTS)
+
+
+@pytest.fixture(scope="session")
+def classifier_folder(tmp_path_factory):
+    """Read only: a comparison of a classifier, with its page."""
+    folder, labels = tmp_path_factory.mktemp("classifier"), np.repeat(np.arange(4), 50)
+    train = logit_rows(np.repeat(np.arange(4), ROW_COUNTS), 0)
+    inputs = {"train_logits": train, "counts": ROW_COUNTS, "class_names": ROW_NAMES}
+    settings = CompareSettings(num_bootstrap=50)
+    compare(logit_rows(labels, 1), labels, ROW_METHODS, settings=settings, **inputs).save(folder)
+    assert write_report(folder, folder / "report.html").missing == {}
+    return folder

@@ -3,14 +3,11 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
+from tests.report.conftest import HOSTILE
 
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings
 from logn.report.page import write_report
 
-HOSTILE = "<script>alert(1)</script>"
 # Without a sandbox, which neither root nor every container can have: the only page is ours.
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -168,27 +165,11 @@ CUT_OFF = """
 """
 
 
-@pytest.fixture(scope="module")
-def classifier_address(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("classifier")
-    counts, labels = np.array([500, 60, 30, 5]), np.repeat(np.arange(4), 50)
-    test, train = (
-        2 * np.eye(4)[rows] + np.random.default_rng(0).normal(size=(len(rows), 4)) + 0.7 * np.log(counts)
-        for rows in (labels, np.repeat(np.arange(4), counts))
-    )
-    known = {"train_logits": train, "counts": counts, "class_names": (*"abc", HOSTILE)}
-    methods = ["recommended", "logn", "logn:margin=0,use_std=false", "logn:strength=0.25", "loga", "loga:tau=0.5"]
-    methods += ["loga:tau=2", "temperature:value=2", "iif"]  # nine: their names are titles of columns, too
-    compare(test, labels, methods, settings=CompareSettings(num_bootstrap=50), **known).save(folder)
-    write_report(folder, folder / "report.html")
-    return (folder / "report.html").as_uri()
-
-
 @pytest.mark.parametrize("width", [380, 800, 1400])
 @pytest.mark.parametrize("task", ["detection", "classification"])
-def test_nothing_overflows_and_tables_scroll_sideways(page, classifier_address, width, task):
+def test_nothing_overflows_and_tables_scroll_sideways(page, classifier_folder, width, task):
     if task == "classification":
-        page.get(classifier_address)
+        page.get((classifier_folder / "report.html").as_uri())
     resize(page, width)
     page.execute_script(OPEN)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width

@@ -4,80 +4,57 @@ import re
 
 import numpy as np
 import pytest
+from tests.report.conftest import HOSTILE, ROW_METHODS, ROW_NAMES, logit_rows
 
 from logn.evaluate.comparison.compare import compare
 from logn.evaluate.comparison.comparison import CompareSettings, Comparison
 from logn.report import sections
 from logn.report.page import write_report
 
-HOSTILE = "<script>alert(1)</script>"
-NAMES = ("cup", HOSTILE, "spoon", "{{ 7 * 7 }}")
-COUNTS = np.array([500, 60, 30, 5])
 SECTIONS = ["methods", "confusions", "reliability", "classes", "statistics", "steps", "provenance"]
 
 
-def rows(labels, seed):
-    noise = np.random.default_rng(seed).normal(size=(len(labels), 4))
-    return 2 * np.eye(4)[labels] + noise + 0.7 * np.log(COUNTS)
+@pytest.fixture(scope="module")
+def comparison(classifier_folder):
+    return Comparison.load(classifier_folder)
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    folder, labels = tmp_path_factory.mktemp("classifier"), np.repeat(np.arange(4), 50)
-    compare(
-        rows(labels, 1),
-        labels,
-        ["logn", "loga"],
-        train_logits=rows(np.repeat(np.arange(4), COUNTS), 0),
-        counts=COUNTS,
-        class_names=NAMES,
-        settings=CompareSettings(num_bootstrap=50),
-    ).save(folder)
-    summary = write_report(folder, folder / "report.html")
-    return summary, (folder / "report.html").read_text(encoding="utf-8"), Comparison.load(folder)
+def text(classifier_folder):
+    return (classifier_folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_story_is_told_in_the_words_of_classifiers(page):
-    summary, text, comparison = page
-    assert summary.missing == {}
+def test_the_story_is_told_in_the_words_of_classifiers(text, comparison):
     assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
     pieces = sections.headline(comparison, comparison["logn"])["headline"]
     assert [piece["words"] for piece in pieces] == ["Few-shot classes: accuracy", "Many-shot:"]
     titles = [card["title"] for card in sections.cards(comparison, comparison["logn"])]
     assert titles[:4] == ["Accuracy, few-shot", "Accuracy, medium-shot", "Accuracy, many-shot", "Accuracy, all"]
     assert titles[4:] == ["Class-mean accuracy", "Calibration error (ECE)"]
-    for said in (
-        "All methods on the same logits",
-        "50 paired draws of rows",
-        "4 classes, 200 rows",
-        "5 training images",
-    ):
+    for said in ("same logits", "50 paired draws of rows", "4 classes, 200 rows", "5 training images"):
         assert said in text
     shown = text.split("</style>")[1].split("<footer>")[0].split("<details><summary>All settings")[0]
     for left_out in ("boxes", "proposals", "Rare classes", "AP", "nan", "None", "logn thresholds"):
         assert not re.search(rf"\b{left_out}\b", shown), left_out
 
 
-def test_names_from_the_data_are_text(page):
-    _, text, _ = page
+def test_names_from_the_data_are_text(text):
     assert HOSTILE not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert text.count("<script") == text.count("</script>") == 2
     assert "{{ 7 * 7 }}" in text
 
 
-def test_confusions_are_counted_under_every_method(page):
-    comparison = page[2]
+def test_confusions_are_counted_under_every_method(comparison):
     table = sections.confusions(comparison, comparison["logn"])
-    assert table["columns"] == ["rows", "none", "logn", "loga"]
+    assert table["columns"] == ["rows", "none", *ROW_METHODS]
     worst = comparison.baseline.confused[0]
     name, taken_for, (examples, *errors) = table["pairs"][0]
-    assert (name, taken_for, examples) == (NAMES[worst.label], NAMES[worst.predicted], 50)
+    assert (name, taken_for, examples) == (ROW_NAMES[worst.label], ROW_NAMES[worst.predicted], 50)
     assert errors == [row.confused[0].errors for row in comparison.rows]
 
 
-def test_reliability_adds_up_to_accuracy_confidence_and_ece(page):
-    comparison = page[2]
+def test_reliability_adds_up_to_accuracy_confidence_and_ece(comparison):
     row, bins = comparison["logn"], comparison["logn"].reliability
     present = bins.rows > 0
     weights = bins.rows[present]
@@ -89,8 +66,7 @@ def test_reliability_adds_up_to_accuracy_confidence_and_ece(page):
     assert charts[1]["caption"].startswith(f"ECE {100 * row['ECE']:.1f}, mean confidence ")
 
 
-def test_negative_log_likelihood_is_in_nats_and_confidence_has_no_best(page):
-    _, text, comparison = page
+def test_negative_log_likelihood_is_in_nats_and_confidence_has_no_best(text, comparison):
     best = min(row["NLL"] for row in comparison.rows)
     assert f'<td data-value="{best:.6g}" class="best">{best:.3f}' in text
     most = max(row["confidence"] for row in comparison.rows)
@@ -98,8 +74,8 @@ def test_negative_log_likelihood_is_in_nats_and_confidence_has_no_best(page):
 
 
 def test_what_is_not_known_is_left_out_or_named(tmp_path):
-    labels = np.repeat(np.arange(4), 20)
-    compare(rows(labels, 1), labels, ["temperature:value=2"], settings=CompareSettings(num_bootstrap=0)).save(tmp_path)
+    labels, settings = np.repeat(np.arange(4), 20), CompareSettings(num_bootstrap=0)
+    compare(logit_rows(labels, 1), labels, ["temperature:value=2"], settings=settings).save(tmp_path)
     summary = write_report(tmp_path, tmp_path / "report.html")
     assert list(summary.missing) == ["Logits and training frequency"]
     text = (tmp_path / "report.html").read_text()

@@ -223,7 +223,7 @@ def test_some_pictures_are_shown_and_one_of_another_size_is_not(run_folder, tmp_
     Image.new("RGB", (30, 20)).save(tmp_path / second.names[0])
     missing = write_report(folder, folder / "report.html", images=tmp_path).missing["See it"]
     assert f"{1 + len(others)} of {2 + len(others)} pictures are missing" in missing
-    assert "to have height and width (64, 96) as the annotations say, but it has (20, 30)" in missing
+    assert "has height and width (20, 30), but the annotations say (64, 96)" in missing
     assert (folder / "report.html").read_text().count("data:image/jpeg;base64,") == 1
 
 
@@ -234,7 +234,7 @@ def test_errors_of_some_images_stand_in_and_what_was_not_compared_is_named(run_f
     summary = write_report(tmp_path, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert list(summary.missing) == ["Logits and training frequency"]
-    assert "made without training counts (`--counts`)" in plain(section(text, "statistics"))
+    assert "made without `--counts`" in plain(section(text, "statistics"))
     assert "Over 3 of the 12 images" in section(text, "errors")
     assert "No intervals were computed" in text
     settings = replace(settings, report_images=0)
@@ -264,7 +264,7 @@ def test_without_groups_there_is_a_page_too(run_folder, tmp_path):
 def test_a_map_that_is_not_affine_has_no_statistics_after_it(comparison):
     focus = replace(comparison["logn"], transform=np.negative)
     _, missing = make_sections(comparison, focus, None)
-    assert "it is not affine" in missing["Logits and training frequency"]
+    assert "`logn` is not a scale and shift per class" in missing["Logits and training frequency"]
 
 
 def test_a_correction_flattens_mean_and_spread(comparison):
@@ -319,7 +319,7 @@ def test_the_commands_on_the_page_can_be_pasted(run_folder, tmp_path, capsys):
         (["nowhere"], "but `nowhere` does not."),
         (["RUN", "-o", "RUN/report.txt"], "to end in .html"),
         (["RUN", "-m", "magic"], "Expected `method` to be one of none, logn,"),
-        (["RUN/data"], "to hold `comparison.json`, which `logn compare -o` writes"),
+        (["RUN/data"], "has no `comparison.json`. Pass a folder that `logn compare -o` wrote"),
     ],
 )
 def test_bad_input_gets_one_sentence(run_folder, capsys, arguments, sentence):
@@ -331,5 +331,5 @@ def test_bad_input_gets_one_sentence(run_folder, capsys, arguments, sentence):
 
 def test_a_broken_comparison_is_named(tmp_path):
     (tmp_path / "comparison.json").write_text('{"format": "logn.comparison", "schema": 3, "rows": [{}]}')
-    with pytest.raises(InputError, match=r"comparison\.json` to be what `logn compare -o` writes"):
+    with pytest.raises(InputError, match=r"comparison\.json` is not as `logn compare -o` writes it"):
         write_report(tmp_path, tmp_path / "report.html")

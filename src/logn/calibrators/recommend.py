@@ -224,7 +224,7 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     return replace(affine, shift=np.where(shifted, affine.shift + shift, 0.0), settings=settings)
 
 
-def matching_threshold(moments: ClassMoments, affine: ClassAffine, threshold: float, activation: str) -> float | None:
+def sampled_threshold(moments: ClassMoments, affine: ClassAffine, threshold: float, activation: str) -> float | None:
     """The threshold that as many corrected scores exceed as original ones exceed `threshold`, on the row sample.
 
     None where too few scores of the sample exceed the old threshold to tell.
@@ -232,21 +232,27 @@ def matching_threshold(moments: ClassMoments, affine: ClassAffine, threshold: fl
     Example:
         >>> moments = ClassMoments(2, sample_rows=1000)
         >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)))
-        >>> round(matching_threshold(moments, ClassAffine([1, 1], [1, 1]), 0.5, "sigmoid"), 2)
+        >>> round(sampled_threshold(moments, ClassAffine([1, 1], [1, 1]), 0.5, "sigmoid"), 2)
         0.73
     """
     number = int((class_scores(moments, None, activation) > checked_share("threshold", threshold)).sum())
     after = class_scores(moments, affine, activation).ravel()
-    return threshold_of_count(after, number) if FEWEST_ABOVE <= number < len(after) else None
+    return matching_threshold(after, number, threshold) if number >= FEWEST_ABOVE else None
 
 
-def threshold_of_count(scores: npt.NDArray[np.floating], count: int) -> float:
-    """The threshold that `count` of the scores exceed, 1 or more but not all: midway to the next score.
+def matching_threshold(scores: npt.NDArray[np.floating], count: int, at: float) -> float:
+    """The threshold that `count` of the scores exceed: `at` where as many exceed it, else midway to the next score.
 
     Example:
-        >>> threshold_of_count(np.array([0.75, 0.25, 0.5]), 1)
-        0.625
+        >>> [matching_threshold(np.array([0.75, 0.5, 0.25]), count, at=0.3) for count in (0, 1, 2, 3)]
+        [1.0, 0.625, 0.3, 0.0]
     """
+    if int((scores > at).sum()) == count:
+        return at
+    if count >= len(scores):
+        return 0.0
+    if count == 0:
+        return 1.0
     last, following = np.partition(scores, [-count, -count - 1])[[-count, -count - 1]].astype(np.float64)
     return float((last + following) / 2)
 

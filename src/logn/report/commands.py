@@ -24,27 +24,27 @@ HOW_IT_RUNS = (
 )
 
 
-def command(*words: str | os.PathLike[str], keep: Iterable[str] = (), given: Sequence[str] | None = None) -> str:
+def command(*words: str | os.PathLike[str], keep: Iterable[str] = (), typed: Sequence[str] | None = None) -> str:
     """A command that can be pasted into a shell, with options that the user gave to the command before it.
 
     Args:
         words: The command, such as "logn", "inspect" and a path.
-        keep: Options of the command before that this one has too; those that were given come at the end.
-        given: The words of the command before; by default those of the command that runs.
+        keep: Options of the command before that this one has too; those that were typed come at the end.
+        typed: The words of the command before; by default those of the command that runs.
 
     Example:
         >>> command("logn", "inspect", "my run/stats.safetensors")
         "logn inspect 'my run/stats.safetensors'"
         >>> typed = ["logn", "correct", "a.onnx", "--like=yolox", "--images", "train", "--size", "416x416"]
-        >>> command("logn", "predict", "a.onnx", keep=HOW_IT_RUNS, given=typed)
+        >>> command("logn", "predict", "a.onnx", keep=HOW_IT_RUNS, typed=typed)
         'logn predict a.onnx --like yolox --size 416x416'
     """
-    return shlex.join([*map(str, words), *kept_words(keep, given)])
+    return shlex.join([*map(str, words), *kept_words(keep, typed)])
 
 
-def kept_words(keep: Iterable[str], given: Sequence[str] | None = None) -> list[str]:
-    """Options with their values, as far as they were given; the arguments are those of `command`."""
-    typed = COMMAND_LINE.get() if given is None else given
+def kept_words(keep: Iterable[str], typed: Sequence[str] | None = None) -> list[str]:
+    """Options with their values, as far as they were typed; the arguments are those of `command`."""
+    typed = COMMAND_LINE.get() if typed is None else typed
     return [
         word
         for option in keep
@@ -77,11 +77,11 @@ def values_of(typed: Sequence[str], option: str) -> Iterator[str]:
         ['']
     """
     spellings = _SPELLINGS.get(option, (option,))
-    for place, word in enumerate(typed):
+    for index, word in enumerate(typed):
         name, equals, value = word.partition("=")
         if name not in spellings:
             continue
         if option in _FLAGS:
             yield ""
-        elif equals or place + 1 < len(typed):
-            yield value if equals else typed[place + 1]
+        elif equals or index + 1 < len(typed):
+            yield value if equals else typed[index + 1]

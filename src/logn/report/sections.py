@@ -268,49 +268,50 @@ def _best(comparison: Comparison, name: str) -> float:
 def logit_statistics(comparison: Comparison, focus: MethodResult) -> dict[str, FloatArray]:
     """Training images, and mean and standard deviation of each class's logit before and after an affine correction."""
 
-    def column(name: str, made_from: str) -> FloatArray:
+    def column(name: str, option: str) -> FloatArray:
         values = [getattr(entry, name) for entry in comparison.classes]
         if all(value is None for value in values):
-            raise InputError(f"The comparison was made without {made_from}.")
+            raise InputError(f"The comparison was made without `{option}`. Compare again with it.")
         return np.array([math.nan if value is None else value for value in values], np.float64)
 
-    images = column("train_count", "training counts (`--counts`)")
-    mean, std = (column(name, "statistics (`--statistics`)") for name in ("mean", "std"))
+    images = column("train_count", "--counts")
+    mean, std = (column(name, "--statistics") for name in ("mean", "std"))
     scale, shift, affine = np.ones_like(mean), np.zeros_like(mean), focus.transform
     if isinstance(affine, ClassAffine):
         foreground = foreground_columns(affine.num_columns, affine.background)
         scale, shift = affine.scale[foreground], affine.shift[foreground]
     elif affine is not None:
-        raise InputError(f"The statistics after `{focus.name}` do not follow from those before: it is not affine.")
+        raise InputError(f"`{focus.name}` is not a scale and shift per class: the statistics after it are unknown.")
     after = {"mean_after": scale * mean + shift, "std_after": np.abs(scale) * std}
     return {"images": images, "mean_before": mean, "std_before": std, **after}
 
 
 def follows_count(values: FloatArray, images: FloatArray) -> float:
     """Rank correlation of the classes' values with their training images; NaN where the values do not vary."""
-    known = np.isfinite(values)
-    return spearman(values[known], images[known])
+    finite = np.isfinite(values)
+    return spearman(values[finite], images[finite])
 
 
 def statistics(comparison: Comparison, focus: MethodResult) -> Section:
     """Mean and standard deviation of every class's logit against its training images, before and after."""
-    known, words = logit_statistics(comparison, focus), WORDS[comparison.task]
+    values, words = logit_statistics(comparison, focus), WORDS[comparison.task]
     present = {entry.group for entry in comparison.classes}
     groups = [GROUPS.get(entry.group or "", ("", "x"))[1] for entry in comparison.classes]
     shown = [style_of for group, style_of in GROUPS.items() if group in present] or [("after", "x")]
     marks = [("before", "dot-before", "circle"), *((title, f"dot-{style}", SHAPES[style]) for title, style in shown)]
     scatters = [
-        _scatter(key, title, known["images"], known[f"{key}_before"], known[f"{key}_after"], groups)
+        _scatter(key, title, values["images"], values[f"{key}_before"], values[f"{key}_after"], groups)
         for key, title in (("mean", "Mean logit"), ("std", "Standard deviation of the logit"))
     ]
-    follows = follows_count(known["mean_before"], known["images"]) >= CLEARLY_FOLLOWS
+    follows = follows_count(values["mean_before"], values["images"]) >= CLEARLY_FOLLOWS
     tips = []
-    for place, entry in enumerate(comparison.classes):
-        scores = [points(float(row.per_class[place])) for row in (comparison.baseline, focus)]
-        tip = [entry.name, _about(entry.group, known["images"][place], f"{entry.examples:,} {words.examples}")]
+    for label, entry in enumerate(comparison.classes):
+        scores = [points(float(row.per_class[label])) for row in (comparison.baseline, focus)]
+        tip = [entry.name, _about(entry.group, values["images"][label], f"{entry.examples:,} {words.examples}")]
         tip.append(f"{words.score} {scores[0]} → {scores[1]}")
         tip += [
-            f"{key} {known[f'{key}_before'][place]:.2f} → {known[f'{key}_after'][place]:.2f}" for key in ("mean", "std")
+            f"{key} {values[f'{key}_before'][label]:.2f} → {values[f'{key}_after'][label]:.2f}"
+            for key in ("mean", "std")
         ]
         tips.append(tip)
     return {
@@ -325,28 +326,28 @@ def statistics(comparison: Comparison, focus: MethodResult) -> Section:
 def _scatter(
     key: str, title: str, images: FloatArray, before: FloatArray, after: FloatArray, groups: list[str]
 ) -> Section:
-    known = np.isfinite(before) & np.isfinite(after)
+    finite = np.isfinite(before) & np.isfinite(after)
     counts = np.maximum(images, 1.0)
     x = Axis(float(counts.min()) * 0.85, float(counts.max()) * 1.15, LEFT, WIDTH - RIGHT, logarithmic=True)
-    y = Axis(*padded([*before[known], *after[known]] or [0.0, 1.0]), HEIGHT - BOTTOM, TOP + 8)
+    y = Axis(*padded([*before[finite], *after[finite]] or [0.0, 1.0]), HEIGHT - BOTTOM, TOP + 8)
     places = [
-        (round(x(counts[i]), 1), round(y(before[i]), 1), round(y(after[i]), 1)) if known[i] else None
+        (round(x(counts[i]), 1), round(y(before[i]), 1), round(y(after[i]), 1)) if finite[i] else None
         for i in range(len(before))
     ]
     size = float(np.clip(60 / math.sqrt(max(len(places), 1)), 1.7, 3.6))
 
     def path(group: str, side: int, size: float) -> str:
-        chosen = [(place[0], place[side]) for place, own in zip(places, groups, strict=True) if place and own == group]
+        chosen = [(point[0], point[side]) for point, own in zip(places, groups, strict=True) if point and own == group]
         return symbol_path(SHAPES[group], chosen, size)
 
     outlines = [("dot-before", path(group, 1, size)) for group in SHAPES]
     marks = [(f"dot-{group}", path(group, 2, 0.85 * size)) for group in SHAPES]
     caption = f"Rank correlation with the training images: {follows_count(before, images):+.2f} before, "
     # Where only rounding is left, ranks mean nothing.
-    is_flat = known.any() and np.ptp(after[known]) < 0.01 * np.ptp(before[known])
+    is_flat = finite.any() and np.ptp(after[finite]) < 0.01 * np.ptp(before[finite])
     caption += "none after: all classes are equal." if is_flat else f"{follows_count(after, images):+.2f} after."
     drawn = {"x": x, "y": y, "symbols": [symbols for symbols in (*outlines, *marks) if symbols[1]]}
-    return {"key": key, "title": title, "places": places, "known": int(known.sum()), "caption": caption, **drawn}
+    return {"key": key, "title": title, "places": places, "known": int(finite.sum()), "caption": caption, **drawn}
 
 
 def _about(group: str | None, images: float | None, examples: str) -> str:
@@ -389,9 +390,7 @@ def errors(comparison: Comparison, focus: MethodResult) -> Section:
     """What each kind of error costs before and after, by TIDE."""
     before, after = comparison.baseline.tide, focus.tide
     if before is None or after is None:
-        raise InputError(
-            "The comparison has no kinds of error; `CompareSettings(errors=True)` finds them over all images."
-        )
+        raise InputError("The comparison has no kinds of error. Compare again with `report_images` above 0.")
     kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
     largest = max((value for side in (before, after) for kind in kinds if (value := side[kind]) > 0), default=1.0)
 
@@ -414,7 +413,7 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
     """Precision, recall and F1 over the score threshold, and which threshold to use now."""
     before, after = comparison.baseline.thresholds, focus.thresholds
     if before is None or after is None:
-        raise InputError("The comparison does not have what is found at each threshold; compare again.")
+        raise InputError("The comparison has no threshold curves. Compare again.")
     measures: dict[str, Callable[[ThresholdCurve, int], float | None]] = {
         "Precision": ThresholdCurve.precision,
         "Recall": ThresholdCurve.recall,
@@ -424,7 +423,7 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
     (card,) = _threshold_card(before, after)
 
     def line(curve: ThresholdCurve, measure: Callable[[ThresholdCurve, int], float | None], at: float) -> Section:
-        values = [measure(curve, place) for place in range(len(curve.thresholds))]
+        values = [measure(curve, position) for position in range(len(curve.thresholds))]
         places = [(x(t), y(value)) for t, value in zip(curve.thresholds, values, strict=True) if value is not None]
         nearest = int(np.abs(np.array(curve.thresholds) - at).argmin())
         chosen = values[nearest]
@@ -447,15 +446,15 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
 def confusions(comparison: Comparison, focus: MethodResult) -> Section:
     """The pairs of classes that the uncorrected classifier confuses most, and how often each method does."""
     if not comparison.baseline.confused:
-        raise InputError("The uncorrected model makes no error.")
+        raise InputError("The uncorrected model confuses no classes.")
     named = comparison.classes
     pairs = [
         (
             named[pair.label].name,
             named[pair.predicted].name,
-            [named[pair.label].examples, *(row.confused[place].errors for row in comparison.rows)],
+            [named[pair.label].examples, *(row.confused[index].errors for row in comparison.rows)],
         )
-        for place, pair in enumerate(comparison.baseline.confused)
+        for index, pair in enumerate(comparison.baseline.confused)
     ]
     return {"columns": ["rows", *(row.name for row in comparison.rows)], "pairs": pairs}
 
@@ -466,7 +465,7 @@ def reliability(comparison: Comparison, focus: MethodResult) -> Section:
     charts = []
     for title, row in (("Before", comparison.baseline), ("After", focus)):
         if row.reliability is None:
-            raise InputError("The comparison does not have the accuracy by confidence; compare again.")
+            raise InputError("The comparison has no accuracy by confidence. Compare again.")
         columns = zip(row.reliability.confidence.tolist(), row.reliability.accuracy.tolist(), strict=True)
         places = [(x(sure), y(right)) for sure, right in columns if not math.isnan(sure)]
         named = {"ECE": "ECE", "confidence": "mean confidence", "top-1": "accuracy"}
@@ -533,7 +532,7 @@ def _thresholds_command(comparison: Comparison, method: str) -> str:
             return ""
         lacking = [options[name] for name in needed if not [*values_of(made.command, options[name])]]
         typed += [word for option in lacking for word in (option, option.strip("-").upper())]
-    return command(*typed, "-o", "points.json", keep=("--statistics", "--counts"), given=made.command)
+    return command(*typed, "-o", "points.json", keep=("--statistics", "--counts"), typed=made.command)
 
 
 def provenance(comparison: Comparison, focus: MethodResult) -> Section:
@@ -549,16 +548,16 @@ def provenance(comparison: Comparison, focus: MethodResult) -> Section:
         "Protocol": comparison.description,
         "Intervals": intervals,
     }
-    if known := inputs.get("statistics"):
-        named = {name: known.get(name) for name in ("layer", "population", "activation")}
-        named["model"] = known.get("fingerprint") and f"{known['fingerprint'][:12]}…"
+    if statistics := inputs.get("statistics"):
+        named = {name: statistics.get(name) for name in ("layer", "population", "activation")}
+        named["model"] = statistics.get("fingerprint") and f"{statistics['fingerprint'][:12]}…"
         described = ", ".join(f"{name} {value}" for name, value in named.items() if value)
-        facts["Statistics"] = f"{known['logits']:,} logits of each class; {described}"
-    if known := inputs.get("predictions"):
-        of_each = f"{known['proposals']:,} proposals, {known['columns']:,} logits each"
-        facts["Predictions"] = f"{known['images']:,} images, {of_each}"
-    if known := inputs.get("logits"):
-        facts["Logits"] = f"{known['rows']:,} rows, {known['columns']:,} logits each"
+        facts["Statistics"] = f"{statistics['logits']:,} logits of each class; {described}"
+    if predictions := inputs.get("predictions"):
+        of_each = f"{predictions['proposals']:,} proposals, {predictions['columns']:,} logits each"
+        facts["Predictions"] = f"{predictions['images']:,} images, {of_each}"
+    if logits := inputs.get("logits"):
+        facts["Logits"] = f"{logits['rows']:,} rows, {logits['columns']:,} logits each"
     raw = {"settings": asdict(settings), "methods": {row.name: dict(row.settings) for row in comparison.rows[1:]}}
     return {"facts": facts, "raw": json.dumps(raw, ensure_ascii=False, indent=1, default=str)}
 

@@ -26,7 +26,7 @@ def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
         path: A `.png`, `.svg` or `.pdf` file.
     """
     if Path(path).suffix not in FORMATS:
-        raise InputError(f"Expected `{path}` to end in one of {', '.join(FORMATS)}, but it does not.")
+        raise InputError(f"Expected `{path}` to end in one of {', '.join(FORMATS)}.")
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -41,8 +41,8 @@ def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     if diagnosis.background_mean is not None:
         # A line would squeeze the classes, since the background's mean is far above theirs.
         upper.set_title(f"background: {diagnosis.background_mean:.2f}", fontsize=10, loc="right")
-    known = diagnosis.image_counts is not None
-    order = "from the most to the fewest training images" if known else "from the highest to the lowest mean"
+    has_counts = diagnosis.image_counts is not None
+    order = "from the most to the fewest training images" if has_counts else "from the highest to the lowest mean"
     lower.set_xlabel(f"Classes, {order}")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)
@@ -50,13 +50,13 @@ def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
 
 def _draw_panel(axes: Any, diagnosis: Diagnosis, values: Any, label: str, link: float | None) -> None:
     order = diagnosis.order()
-    place = np.empty(len(order), dtype=np.intp)
-    place[order] = np.arange(len(order))
+    position = np.empty(len(order), dtype=np.intp)
+    position[order] = np.arange(len(order))
     size = float(np.clip(2000 / max(len(order), 1), 6, 40))
     for name, colour, marker, chosen in _groups(diagnosis):
         chosen = chosen & np.isfinite(values)
         if chosen.any():
-            axes.scatter(place[chosen], values[chosen], s=size, c=colour, marker=marker, linewidths=0, label=name)
+            axes.scatter(position[chosen], values[chosen], s=size, c=colour, marker=marker, linewidths=0, label=name)
     axes.set_ylabel(label)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -54,7 +54,7 @@ def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
     magnitude = 10 ** math.floor(math.log10(span / about))
     step = next(size * magnitude for size in (1, 2, 5, 10) if span / (size * magnitude) <= about)
     first = math.ceil(low / step - 1e-9)
-    return [round(place * step, 10) for place in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [round(index * step, 10) for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:

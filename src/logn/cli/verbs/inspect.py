@@ -70,7 +70,7 @@ def inspect(
 
 def _recommend(moments: ClassMoments, at: float, activation: str | None) -> tuple[Recommendation | None, float | None]:
     """The recommendation and the threshold that then gives as many detections; warnings go to stderr."""
-    from logn.calibrators.recommend import matching_threshold, recommend
+    from logn.calibrators.recommend import recommend, sampled_threshold
     from logn.statistics.diagnosis import sanity_checks
 
     with warnings.catch_warnings(record=True) as caught:
@@ -78,7 +78,7 @@ def _recommend(moments: ClassMoments, at: float, activation: str | None) -> tupl
         try:
             recommendation = recommend(moments, threshold=at, activation=activation or "recorded")
             affine = recommendation.fit(moments)
-            matching = matching_threshold(moments, affine, recommendation.threshold, recommendation.activation)
+            matching = sampled_threshold(moments, affine, recommendation.threshold, recommendation.activation)
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
             recommendation, matching = None, None
             print_note(f"No recommendation: {error}")

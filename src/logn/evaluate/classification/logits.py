@@ -89,8 +89,7 @@ class ClassifierLogits:
         """Refuse labels that are not one for each row."""
         if len(labels) != len(self):
             raise InputError(
-                f"Expected `labels` to be one for each of the {len(self):,} rows of `{self.name}`, "
-                f"but got {len(labels):,}."
+                f"There are {len(labels):,} labels for {len(self):,} rows of `{self.name}`. Pass one label per row."
             )
 
 
@@ -126,13 +125,13 @@ def _check_logits(logits: ClassifierLogits) -> None:
     kind = probability_kind(logits.rows[np.unique(places.astype(np.intp))])
     if kind == "softmax":
         raise InputError(
-            f"Expected `{logits.name}` to be logits, but they are probabilities (between 0 and 1, each row sums to 1); "
-            "where the logits are lost, their logarithm serves as well: numpy.log(probabilities.clip(1e-12))."
+            f"`{logits.name}` holds probabilities (between 0 and 1, each row sums to 1), not logits. Pass the logits, "
+            "or numpy.log(probabilities.clip(1e-12))."
         )
     if kind == "sigmoid":
         warnings.warn(
-            f"All values of `{logits.name}` that were looked at lie between 0 and 1, as the scores of sigmoids do, but "
-            "logits are expected; logits of such scores p are numpy.log(p / (1 - p)).",
+            f"`{logits.name}` seems to hold sigmoid scores: all sampled values lie between 0 and 1. Pass logits; those "
+            "of scores p are numpy.log(p / (1 - p)).",
             LogNWarning,
             stacklevel=3,
         )
@@ -170,31 +169,31 @@ def row_outcomes(
         progress: Called with the number of rows that were done since the last call.
 
     Example:
-        >>> (found,) = row_outcomes(open_logits([[0.0, np.log(3.0)], [1.0, 1.0]]), np.array([1, 0]))
-        >>> found.predicted.tolist(), found.confidence.round(2).tolist(), found.nll.round(3).tolist()
+        >>> (outcome,) = row_outcomes(open_logits([[0.0, np.log(3.0)], [1.0, 1.0]]), np.array([1, 0]))
+        >>> outcome.predicted.tolist(), outcome.confidence.round(2).tolist(), outcome.nll.round(3).tolist()
         ([1, 0], [0.75, 0.5], [0.288, 0.693])
     """
     logits.check_labels(labels)
-    found = [RowOutcomes(np.empty(len(labels), np.int64), *np.empty((2, len(labels)))) for _ in maps]
+    outcomes = [RowOutcomes(np.empty(len(labels), np.int64), *np.empty((2, len(labels)))) for _ in maps]
 
     def work(item: tuple[int, FloatArray]) -> int:
         start, block = item
         rows = slice(start, start + len(block))
-        for outcome, transform in zip(found, maps, strict=True):
+        for outcome, transform in zip(outcomes, maps, strict=True):
             mapped = block.copy() if transform is None else _mapped(transform, block)
             _fill(outcome, rows, mapped, labels[rows])
         return len(block)
 
     for _, done in in_order(logits.blocks(), work):
         progress(done)
-    return found
+    return outcomes
 
 
 def _mapped(transform: LogitMap, block: FloatArray) -> FloatArray:
     mapped = np.array(transform(block), np.float64)
     if mapped.shape != block.shape:
         raise InputError(
-            f"Expected a method to keep the shape {block.shape} of the logits, but it gave {mapped.shape}."
+            f"A method gave shape {mapped.shape} for logits of shape {block.shape}. It must keep the shape."
         )
     return mapped
 

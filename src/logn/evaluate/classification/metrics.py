@@ -62,13 +62,13 @@ class Reliability:
 
         Example:
             >>> sure = RowOutcomes(np.array([0, 0]), np.array([0.99, 0.97]), np.zeros(2))
-            >>> found = Reliability.of(sure, np.array([0, 1]))
-            >>> int(found.rows[-1]), float(found.confidence[-1].round(2)), float(found.accuracy[-1])
+            >>> reliability = Reliability.of(sure, np.array([0, 1]))
+            >>> int(reliability.rows[-1]), float(reliability.confidence[-1].round(2)), float(reliability.accuracy[-1])
             (2, 0.98, 0.5)
         """
-        place = np.minimum((outcomes.confidence * BINS).astype(np.int64), BINS - 1)
-        rows = np.bincount(place, minlength=BINS)
-        sums = [np.bincount(place, column, BINS) for column in (outcomes.confidence, outcomes.predicted == labels)]
+        bin_index = np.minimum((outcomes.confidence * BINS).astype(np.int64), BINS - 1)
+        rows = np.bincount(bin_index, minlength=BINS)
+        sums = [np.bincount(bin_index, column, BINS) for column in (outcomes.confidence, outcomes.predicted == labels)]
         confidence, accuracy = (np.divide(total, rows, out=np.full(BINS, np.nan), where=rows > 0) for total in sums)
         return cls(rows.astype(np.int64), confidence, accuracy)
 
@@ -117,10 +117,10 @@ def classification_metrics(
 
     Example:
         >>> logits = np.array([[2.0, 0.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> found = classification_metrics(logits, [0, 1, 2], [900, 40, 5])
-        >>> [found[group] for group in ("many", "medium", "few")], round(found["top-1"], 3)
+        >>> metrics = classification_metrics(logits, [0, 1, 2], [900, 40, 5])
+        >>> [metrics[group] for group in ("many", "medium", "few")], round(metrics["top-1"], 3)
         ([1.0, 0.0, 1.0], 0.667)
-        >>> found.confused
+        >>> metrics.confused
         (ConfusedPair(label=1, predicted=0, errors=1, share=1.0),)
     """
     opened = open_logits(logits)
@@ -191,8 +191,8 @@ def weighted_metrics(outcomes: RowOutcomes, truth: ClassificationTruth, weights:
 
     Example:
         >>> outcomes = RowOutcomes(np.array([0, 0, 1]), np.array([0.9, 0.6, 0.8]), np.array([0.1, 0.9, 0.2]))
-        >>> found = weighted_metrics(outcomes, classification_truth([0, 1, 1], 2), np.array([[1.0, 1, 1], [0, 2, 2]]))
-        >>> found["top-1"].round(3).tolist(), found["balanced"].tolist()
+        >>> metrics = weighted_metrics(outcomes, classification_truth([0, 1, 1], 2), np.array([[1.0, 1, 1], [0, 2, 2]]))
+        >>> metrics["top-1"].round(3).tolist(), metrics["balanced"].tolist()
         ([0.667, 0.5], [0.75, 0.5])
     """
     return _Prepared.of([outcomes], truth).metrics(weights[:, np.argsort(truth.labels, kind="stable")])[0]
@@ -205,8 +205,8 @@ def bootstrap_metrics(
     prepared = _Prepared.of(outcomes, truth)
     parts = [prepared.metrics(weights) for weights in draw_blocks(len(truth.labels), num_bootstrap, seed)]
     return [
-        {name: np.concatenate([part[place][name] for part in parts]) for name in parts[0][place]}
-        for place in range(len(outcomes))
+        {name: np.concatenate([part[method][name] for part in parts]) for name in parts[0][method]}
+        for method in range(len(outcomes))
     ]
 
 
@@ -238,7 +238,7 @@ class _Prepared:
     @classmethod
     def of(cls, outcomes: Sequence[RowOutcomes], truth: ClassificationTruth) -> _Prepared:
         order = np.argsort(truth.labels, kind="stable")
-        return cls([found.part(order) for found in outcomes], truth.part(order))
+        return cls([outcome.part(order) for outcome in outcomes], truth.part(order))
 
     @cached_property
     def classes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
@@ -250,18 +250,18 @@ class _Prepared:
         """What is summed over all rows, per method: right, confidence, NLL."""
         labels = self.truth.labels
         return [
-            np.stack([found.predicted == labels, found.confidence, found.nll], axis=1).astype(float)
-            for found in self.outcomes
+            np.stack([outcome.predicted == labels, outcome.confidence, outcome.nll], axis=1).astype(float)
+            for outcome in self.outcomes
         ]
 
     @cached_property
     def bins(self) -> list[list[tuple[npt.NDArray[np.intp], FloatArray]]]:
         """Per method the rows of each bin of confidence, and how far confidence and success are apart there."""
         binned = []
-        for found, column in zip(self.outcomes, self.columns, strict=True):
-            place = np.minimum((found.confidence * BINS).astype(np.int64), BINS - 1)
-            rows = [np.flatnonzero(place == number) for number in range(BINS)]
-            gap = found.confidence - column[:, 0]
+        for outcome, column in zip(self.outcomes, self.columns, strict=True):
+            bin_index = np.minimum((outcome.confidence * BINS).astype(np.int64), BINS - 1)
+            rows = [np.flatnonzero(bin_index == number) for number in range(BINS)]
+            gap = outcome.confidence - column[:, 0]
             binned.append([(part, gap[part]) for part in rows if len(part)])
         return binned
 

@@ -34,7 +34,7 @@ def read_labels(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     path = Path(path)
     readers = {".npy": _read_npy, ".json": _read_list, ".csv": _read_column, ".txt": _read_lines}
     if path.suffix not in readers:
-        raise InputError(f"Expected `{path}` to be labels as {', '.join(readers)}, but it is not.")
+        raise InputError(f"Labels cannot be read from `{path}`. Pass a file that ends in {', '.join(readers)}.")
     with naming(path):
         return readers[path.suffix](path)
 
@@ -43,24 +43,24 @@ def _read_npy(path: Path) -> npt.NDArray[Any]:
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise InputError(f"Expected `{path}` to be a .npy file of numbers, but it cannot be read.") from error
+        raise InputError(f"`{path}` is not a .npy file of numbers: {error}.") from error
 
 
 def _read_list(path: Path) -> npt.NDArray[Any]:
     content = read_json(path)
     if not isinstance(content, list):
-        raise InputError(f"Expected a list of labels, but got {type(content).__name__}.")
+        raise InputError(f"The content is not a list of labels, but a {type(content).__name__}.")
     try:
         return np.array(content)
     except ValueError as error:  # lists of several lengths
-        raise InputError("Expected a list of labels, one whole number each, but got lists in it.") from error
+        raise InputError("The list of labels has lists in it. Write one whole number per row.") from error
 
 
 def _read_column(path: Path) -> npt.NDArray[Any]:
     values = column_of(read_table(path), ("label",))
     if (values % 1).any():
         row = int(np.flatnonzero(values % 1)[0])
-        raise InputError(f"Expected `label` to be a whole number, but got {values[row]:g} in row {row}.")
+        raise InputError(f"`label` of row {row} is not a whole number: {values[row]:g}.")
     return values.astype(np.int64)
 
 
@@ -75,7 +75,7 @@ def _read_lines(path: Path) -> npt.NDArray[Any]:
                 labels.append(int(words[-1]))
             except ValueError:
                 raise InputError(
-                    f"Expected line {number} to end in the number of a class, but got {line.strip()[:80]!r}."
+                    f"Line {number} does not end in the number of a class: {line.strip()[:80]!r}."
                 ) from None
     return np.array(labels, np.int64)
 
@@ -102,8 +102,8 @@ def shot_groups(train_counts: npt.ArrayLike, bounds: tuple[int, int] = PAPER_BOU
     """
     if bounds[0] >= bounds[1]:
         raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
-    place = np.searchsorted(bounds, np.asarray(train_counts, np.float64), side="left")
-    return np.array(["few", "medium", "many"])[place]
+    group = np.searchsorted(bounds, np.asarray(train_counts, np.float64), side="left")
+    return np.array(["few", "medium", "many"])[group]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +137,13 @@ class ClassificationTruth:
         shots = shot_groups(self.train_counts, self.bounds)
         return {shot: shots == shot for shot in SHOTS}
 
-    def group_of(self, place: int) -> str | None:
+    def group_of(self, label: int) -> str | None:
         """The group of a class; None without counts."""
-        return next((shot for shot in SHOTS if shot in self.groups and self.groups[shot][place]), None)
+        return next((shot for shot in SHOTS if shot in self.groups and self.groups[shot][label]), None)
 
-    def name(self, place: int) -> str:
+    def name(self, label: int) -> str:
         """What to call a class."""
-        return str(place) if self.class_names is None else self.class_names[place]
+        return str(label) if self.class_names is None else self.class_names[label]
 
     def part(self, rows: npt.NDArray[Any]) -> ClassificationTruth:
         """Keep the rows that the mask or the positions name."""
@@ -194,7 +194,7 @@ def classification_truth(
     names = None if class_names is None else tuple(map(str, class_names))
     if names is not None and len(names) != num_classes:
         raise InputError(
-            f"Expected `class_names` to have one name for each of {num_classes} classes, got {len(names)}."
+            f"Expected `class_names` to have one name for each of {num_classes} classes, but got {len(names)}."
         )
     counts = None if train_counts is None else _checked_counts(train_counts, num_classes, names)
     shot_groups([], bounds)
@@ -212,7 +212,7 @@ def checked_labels(labels: Any, num_classes: int) -> IntArray:
             f"Expected `labels` to be one whole number per row, but got {array.dtype} of shape {array.shape}."
         )
     if len(array) == 0:
-        raise InputError("Expected `labels` to be of at least one row, but got none.")
+        raise InputError("Expected `labels` to have at least one row, but got none.")
     outside = np.flatnonzero((array < 0) | (array >= num_classes))
     if len(outside):
         row = int(outside[0])
@@ -221,21 +221,19 @@ def checked_labels(labels: Any, num_classes: int) -> IntArray:
 
 
 def _checked_counts(
-    given: ClassCounts | npt.ArrayLike, num_classes: int, class_names: tuple[str, ...] | None
+    counts: ClassCounts | npt.ArrayLike, num_classes: int, class_names: tuple[str, ...] | None
 ) -> FloatArray:
-    table = given if isinstance(given, ClassCounts) else ClassCounts(np.asarray(given, np.float64))
+    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
     table = table.aligned_to(class_names)
     if table.num_classes != num_classes:
-        raise InputError(
-            f"Expected `counts` to be of the {num_classes} classes of the logits, got {table.num_classes}."
-        )
+        raise InputError(f"`counts` has {table.num_classes} classes, but the logits have {num_classes}.")
     absent = np.flatnonzero(table.image_counts <= 0)
     if len(absent):
-        place, names = int(absent[0]), class_names or table.names
-        called = f"class {place}" + (f" ({names[place]})" if names else "")
+        label, names = int(absent[0]), class_names or table.names
+        called = f"class {label}" + (f" ({names[label]})" if names else "")
         others = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise InputError(
-            f"Expected `counts` to be at least 1 for every class, but {called}{others} has no training sample: it is "
-            "neither few-shot nor anything else; leave its column and its rows out."
+            f"`counts` has no training sample of {called}{others}, and a class without one is in no group. Leave out "
+            "its column and its rows."
         )
     return table.image_counts

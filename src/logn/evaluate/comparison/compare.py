@@ -64,8 +64,8 @@ def compare(
         >>> rng = np.random.default_rng(0)
         >>> labels = rng.integers(0, 3, 300)
         >>> logits = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) + [3.0, 1.0, 0.0]
-        >>> found = compare(logits, labels, ["logn"], train_logits=logits, counts=[900, 90, 9])
-        >>> [round(row["few"], 2) for row in found.rows]
+        >>> comparison = compare(logits, labels, ["logn"], train_logits=logits, counts=[900, 90, 9])
+        >>> [round(row["few"], 2) for row in comparison.rows]
         [0.25, 0.82]
     """
     clock = _StepClock()
@@ -76,7 +76,7 @@ def compare(
     for name, value in of_other.items():
         if value is not None:
             other = "the logits of a classifier" if detector else "the predictions of a detector"
-            raise InputError(f"Expected `{name}` only with {other}.")
+            raise InputError(f"`{name}` is only for {other}. Leave it out.")
     task: DetectionTask | ClassificationTask
     if detector:
         statistics = _statistics(moments, None)
@@ -120,7 +120,7 @@ def compare(
 def _statistics(moments: Any, train_logits: Any) -> ClassMoments | None:
     """Moments from an object, from a file or from the training logits themselves; None when nothing is given."""
     if moments is not None and train_logits is not None:
-        raise InputError("Expected `moments` (`--statistics`) or `train_logits` (`--train-logits`), but got both.")
+        raise InputError("Pass `moments` (`--statistics`) or `train_logits` (`--train-logits`), not both.")
     if train_logits is not None:
         return moments_of_logits(train_logits)
     if isinstance(moments, str | os.PathLike):

@@ -245,8 +245,8 @@ class Comparison:
         for row in self.rows:
             if row.name == name:
                 return row
-        known = ", ".join(row.name for row in self.rows)
-        raise InputError(f"Expected `{parameter}` to be one of {known}, but got {name!r}.")
+        names = ", ".join(row.name for row in self.rows)
+        raise InputError(f"Expected `{parameter}` to be one of {names}, but got {name!r}.")
 
     def __str__(self) -> str:
         from logn.evaluate.comparison.tables import write_comparison
@@ -263,7 +263,7 @@ class Comparison:
     def protocol(self) -> EvaluationProtocol:
         """The protocol of a detector's AP."""
         if "AP" not in self.protocols:
-            raise InputError("Expected a comparison on a detector, but this one is on a classifier.")
+            raise InputError("This comparison is of a classifier; only detectors have a protocol of AP.")
         return self.protocols["AP"]
 
     @property
@@ -281,7 +281,7 @@ class Comparison:
         if method is not None:
             return self._row("method", method)
         if len(self.rows) < 2:
-            raise InputError("Expected the comparison to have a method other than `none`, but it has none.")
+            raise InputError("The comparison has no method other than `none`. Compare again, with `--methods`.")
         return self.rows[1]
 
     def verdict(self, name: str | None = None) -> str:

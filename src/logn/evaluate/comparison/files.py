@@ -116,8 +116,7 @@ def check_comparison_folder(folder: str | os.PathLike[str]) -> None:
     present = [name for name in (DOCUMENT, TABLES) if (root / name).exists()]
     if present and not _is_comparison(root / DOCUMENT):
         raise InputError(
-            f"Expected `{root}` to be new or a folder that `logn compare -o` wrote, but its `{present[0]}` is another "
-            "file, which would be lost: choose another folder."
+            f"`{root / present[0]}` would be overwritten, but `logn compare -o` did not write it. Use another folder."
         )
 
 
@@ -134,7 +133,7 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> N
     unsaved = [row.name for row in comparison.rows if (_encode_map(row.transform) or {}).get("kind") == "unsaved"]
     if unsaved:
         warnings.warn(
-            f"The map of {join_words(unsaved)} is a function that no file can hold: its numbers are saved, it is not.",
+            f"The map of {join_words(unsaved)} is a Python function, which cannot be saved. Only its numbers are.",
             LogNWarning,
             stacklevel=3,
         )
@@ -148,22 +147,22 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
     """Read what `save_comparison` wrote."""
     path = Path(folder) / DOCUMENT
     if not path.is_file():
-        raise InputError(f"Expected `{folder}` to hold `{DOCUMENT}`, which `logn compare -o` writes, but it does not.")
+        raise InputError(f"`{folder}` has no `{DOCUMENT}`. Pass a folder that `logn compare -o` wrote.")
     try:
         content = parse_json(path.read_bytes())
         if (content["format"], content["schema"]) != (FORMAT, SCHEMA):
             raise InputError(
-                f"Expected `{path}` to be {FORMAT} of schema {SCHEMA}, but it is {content['format']} of schema "
-                f"{content['schema']}; compare again."
+                f"`{path}` is {content['format']} of schema {content['schema']}, but this version of LogN reads "
+                f"{FORMAT} of schema {SCHEMA}. Compare again."
             )
-        known = {field.name for field in fields(Comparison)}
-        comparison: Comparison = _decode(Comparison, {name: content[name] for name in known})
+        names = {field.name for field in fields(Comparison)}
+        comparison: Comparison = _decode(Comparison, {name: content[name] for name in names})
         if not comparison.rows:
-            raise InputError(f"Expected `{path}` to have a method, but it has none.")
+            raise InputError(f"`{path}` has no methods. Compare again.")
     except InputError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise InputError(
-            f"Expected `{path}` to be what `logn compare -o` writes, but it is not ({type(error).__name__}: {error})."
+            f"`{path}` is not as `logn compare -o` writes it ({type(error).__name__}: {error}). Compare again."
         ) from error
     return comparison

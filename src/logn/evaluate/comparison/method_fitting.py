@@ -42,9 +42,9 @@ def named_methods(methods: Methods) -> dict[str, str | LogitMap]:
     """
     if isinstance(methods, str):
         raise InputError(f"Expected `methods` to be a list of specifications, but got the text {methods!r}.")
-    given = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
-    given.pop(BASELINE, None)
-    return {BASELINE: None, **given}
+    named = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
+    named.pop(BASELINE, None)
+    return {BASELINE: None, **named}
 
 
 def map_for_store(
@@ -112,8 +112,8 @@ def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = Fals
     affine = fit(spec, _with_names(moments, header), table, **(recorded | inputs))
     if affine.num_columns != header.num_columns:
         raise InputError(
-            f"Expected the input of `{spec}` to be of the {header.num_columns} columns of the predictions, but got "
-            f"{affine.num_columns}."
+            f"The input of `{spec}` has {affine.num_columns} columns, but the predictions have {header.num_columns}. "
+            "Pass that of the same model."
         )
     return affine
 
@@ -124,8 +124,8 @@ def _fit_for_labelled_columns(spec: str, header: StoreHeader, **inputs: Any) -> 
     small = fit_for_store(spec, plain, **{name: value for name, value in inputs.items() if name != "num_columns"})
     if not isinstance(small, ClassAffine):
         raise InputError(
-            f"Expected `{spec}` for a model whose classes are those of the labels, but the predictions have "
-            f"{header.num_columns} columns for {header.num_classes} classes, and it is no map per class."
+            f"`{spec}` is not a scale and shift per class, so it cannot leave columns alone, but the predictions have "
+            f"{header.num_columns} columns for {header.num_classes} classes. Use another method."
         )
     scale, shift = np.ones(header.num_columns), np.zeros(header.num_columns)
     chosen = foreground_columns(small.num_columns, small.background)
@@ -210,13 +210,9 @@ class UnsavedMap:
         >>> UnsavedMap()(np.zeros(2))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected a map that was saved with its comparison, but this one was made elsewhere;
-        compare again to use it.
+        logn.errors.InputError: This map could not be saved with its comparison. Compare again to use it.
     """
 
     def __call__(self, logits: Any) -> Any:
         """Refuse: there is nothing to map with."""
-        raise InputError(
-            "Expected a map that was saved with its comparison, but this one was made elsewhere; compare again to use "
-            "it."
-        )
+        raise InputError("This map could not be saved with its comparison. Compare again to use it.")

@@ -100,11 +100,11 @@ def metric_table(comparison: Comparison, others: Sequence[str] | None = None) ->
     others = OTHER_COLUMNS[comparison.task] if others is None else others
     others = [name for name in others if name in comparison.metric_names]
     rows, tones = [], []
-    for place, row in enumerate(comparison.rows):
-        changes = [f"\n{change_text(row.differences[name])}" if place else "" for name in main]
+    for index, row in enumerate(comparison.rows):
+        changes = [f"\n{change_text(row.differences[name])}" if index else "" for name in main]
         cells = [points(row[name]) + change for name, change in zip(main, changes, strict=True)]
         rows.append((row.name, *cells, *(_nats(row[name]) if name == "NLL" else points(row[name]) for name in others)))
-        of_main = [tone(row.differences[name]) if place else "" for name in main]
+        of_main = [tone(row.differences[name]) if index else "" for name in main]
         tones.append(("", *of_main, *[""] * len(others)))
     return Table(caption(comparison), ("method", *main, *others), tuple(rows), tones=tuple(tones))
 
@@ -135,9 +135,9 @@ def confusion_table(comparison: Comparison) -> Table:
             classes[pair.label].name,
             classes[pair.predicted].name,
             str(classes[pair.label].examples),
-            *(str(row.confused[place].errors) for row in comparison.rows),
+            *(str(row.confused[index].errors) for row in comparison.rows),
         )
-        for place, pair in enumerate(comparison.baseline.confused[:SHOWN_PAIRS])
+        for index, pair in enumerate(comparison.baseline.confused[:SHOWN_PAIRS])
     )
     text = "The pairs that the uncorrected model confuses most: rows of the class that are taken for the other."
     return Table(text, ("class", "taken for", "rows", *(row.name for row in comparison.rows)), rows, keys=2)
@@ -278,12 +278,12 @@ def describe_calibration(before: Mapping[str, float], after: Mapping[str, float]
         >>> describe_calibration({"ECE": 0.062}, {"ECE": 0.19})
         'Its calibration error (ECE) rises from 6.2 to 19.0'
     """
-    one, two = before["ECE"], after["ECE"]
-    if math.isnan(one) or math.isnan(two):
+    old, new = before["ECE"], after["ECE"]
+    if math.isnan(old) or math.isnan(new):
         return "Its calibration error (ECE) could not be measured"
-    if math.isclose(one, two, abs_tol=5e-4):
-        return f"Its calibration error (ECE) stays at {100 * two:.1f}"
-    return f"Its calibration error (ECE) {'falls' if two < one else 'rises'} from {100 * one:.1f} to {100 * two:.1f}"
+    if math.isclose(old, new, abs_tol=5e-4):
+        return f"Its calibration error (ECE) stays at {100 * new:.1f}"
+    return f"Its calibration error (ECE) {'falls' if new < old else 'rises'} from {100 * old:.1f} to {100 * new:.1f}"
 
 
 def tone(change: Interval) -> str:

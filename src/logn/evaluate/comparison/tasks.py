@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.recommend import matching_threshold
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.classification import metrics as accuracy
@@ -153,9 +154,9 @@ class DetectionTask:
             multi_label=decode.multi_label is not False,
         )
         fixed = ap.fixed_protocol(protocol)
-        found = {"AP": protocol, "AP-Pool": fixed if self.settings.fixed else protocol}
-        found |= {"AP-Fixed": fixed} if self.settings.fixed else {}
-        return found | ({"mask": replace(protocol, iou_type="segm")} if self.mask_maker else {})
+        protocols = {"AP": protocol, "AP-Pool": fixed if self.settings.fixed else protocol}
+        protocols |= {"AP-Fixed": fixed} if self.settings.fixed else {}
+        return protocols | ({"mask": replace(protocol, iou_type="segm")} if self.mask_maker else {})
 
     @cached_property
     def looked_at(self) -> npt.NDArray[np.bool_]:
@@ -175,9 +176,9 @@ class DetectionTask:
             lowest = min(settings.decode.score_threshold, ap.FIXED_THRESHOLD)
             limits = replace(settings.decode, max_detections=None, max_per_class=ap.FIXED_LIMIT, score_threshold=lowest)
             purposes.append(Purpose(limits, verified))
-        found, *others = decode_for(self.store, list(maps.values()), purposes, progress=progress)
-        detections = [self._within_limits(of_method.detections) for of_method in found]
-        skipped = self._few_skipped(detections, [of_method.skipped for of_method in found])
+        decoded, *others = decode_for(self.store, list(maps.values()), purposes, progress=progress)
+        detections = [self._within_limits(of_method.detections) for of_method in decoded]
+        skipped = self._few_skipped(detections, [of_method.skipped for of_method in decoded])
         masks: Sequence[Any] = self.mask_maker(detections) if self.mask_maker else [None] * len(detections)
         fixed = [of_method.detections for of_method in others[0]] if others else [None] * len(detections)
         columns = zip(maps.values(), detections, skipped, fixed, masks, strict=True)
@@ -193,8 +194,8 @@ class DetectionTask:
         """Detections that are not evaluated, as far as they can be among as many as are counted."""
         most = max(self._counts(detections[0], skipped[0]).values()) + 1
         few = []
-        for found, others in zip(detections, skipped, strict=True):
-            scores = np.concatenate([found.scores, others.scores])
+        for evaluated, others in zip(detections, skipped, strict=True):
+            scores = np.concatenate([evaluated.scores, others.scores])
             least = np.partition(scores, -most)[-most] if most < len(scores) else -1.0
             few.append(others.take(others.scores >= least))
         return few
@@ -218,11 +219,11 @@ class DetectionTask:
 
     def _measure(self, counts: Mapping[float, int], name: str, method: _MethodDetections) -> _Measured:
         started = time.perf_counter()
-        truth, groups, found = self.truth, self.groups, method.detections
-        matched = match_detections(found, truth)
+        truth, groups, detections = self.truth, self.groups, method.detections
+        matched = match_detections(detections, truth)
         metrics = ap.average_precision(matched, truth, self.protocols["AP"], groups)
         matched = replace(matched, pairs=None)
-        unverified = found.take(np.setdiff1d(np.arange(len(found)), matched.rows))
+        unverified = detections.take(np.setdiff1d(np.arange(len(detections)), matched.rows))
         skipped = Skipped.concatenate(
             [method.skipped, Skipped(unverified.image_index, unverified.labels, unverified.scores)]
         )
@@ -231,7 +232,7 @@ class DetectionTask:
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
-            masks = match_detections(found, truth, masks=method.masks)
+            masks = match_detections(detections, truth, masks=method.masks)
             of_masks = ap.average_precision(masks, truth, self.protocols["mask"], groups).values
             others |= {f"{metric}-mask": value for metric, value in of_masks.items()}
         others |= self._fixed_and_pool(method.fixed, matched)
@@ -244,11 +245,11 @@ class DetectionTask:
             transform=method.transform,
             notes=self._method_notes(method.transform),
             recall=recall,
-            thresholds=ThresholdCurve.of(matched, truth, at, ap.matching_threshold(scores, counts[at], at)),
-            errors=error_types(found, truth, matched, groups) if self.settings.errors else None,
+            thresholds=ThresholdCurve.of(matched, truth, at, matching_threshold(scores, counts[at], at)),
+            errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
             seconds=time.perf_counter() - started,
         )
-        return _Measured(row, found, matched, DrawnMethod(matched, masks, hits))
+        return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits))
 
     def _fixed_and_pool(self, fixed: Detections | None, matched: MatchedDetections) -> dict[str, float]:
         """AP-Pool is over the detections of AP-Fixed where they are there, as its authors define it."""
@@ -278,8 +279,8 @@ class DetectionTask:
         if method.row.errors is None:
             part = method.matched.part(images, method.detections, truth)
             position = (np.cumsum(images) - 1).astype(np.int32)
-            found = replace(after.detections, image_index=position[after.detections.image_index])
-            errors = error_types(found, truth.part(images), part, self.groups)
+            shown = replace(after.detections, image_index=position[after.detections.image_index])
+            errors = error_types(shown, truth.part(images), part, self.groups)
         return ReportDetails(
             images=int(images.sum()),
             of_images=truth.num_images,
@@ -302,8 +303,8 @@ class DetectionTask:
         truth = self.truth
         columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
         listed = [
-            EvaluatedClass(number, name, None if self.groups is None else str(self.groups[place]) or None, boxes)
-            for place, (number, name, boxes) in enumerate(columns)
+            EvaluatedClass(number, name, None if self.groups is None else str(self.groups[index]) or None, boxes)
+            for index, (number, name, boxes) in enumerate(columns)
         ]
         return _with_training(listed, self.train_counts, self.moments)
 
@@ -335,7 +336,7 @@ def read_truth(
 ) -> GroundTruth:
     """The ground truth of the images of a store; a store without images and truth without objects are refused."""
     if not len(store):
-        raise InputError(f"Expected `{store.path}` to hold the predictions of some images, but it holds none.")
+        raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
     truth = load_ground_truth(
         annotations,
         style=settings.style,
@@ -360,7 +361,7 @@ def other_images(store: PredictionStore, truth: GroundTruth) -> str:
         return ""
     return (
         f"The images of `{truth.source}` have the ids of the predicted ones but other file names (the predictions were "
-        f"made from `{metadata.get('data', 'another file')}`): check that it is the same split."
+        f"made from `{metadata.get('data', 'another file')}`). Check that it is the same split."
     )
 
 
@@ -427,8 +428,8 @@ class ClassificationTask:
 
     def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> list[tuple[LogitMap, RowOutcomes]]:
         """Read the logits once, under all maps."""
-        found = row_outcomes(self.logits, self.truth.labels, list(maps.values()), progress or (lambda rows: None))
-        return list(zip(maps.values(), found, strict=True))
+        outcomes = row_outcomes(self.logits, self.truth.labels, list(maps.values()), progress or (lambda rows: None))
+        return list(zip(maps.values(), outcomes, strict=True))
 
     def measure(self, names: Sequence[str], outcomes: Sequence[tuple[LogitMap, RowOutcomes]]) -> list[_MeasuredRows]:
         """All metrics of each method."""
@@ -461,8 +462,8 @@ class ClassificationTask:
     def classes(self) -> tuple[EvaluatedClass, ...]:
         """The columns of the logits."""
         listed = [
-            EvaluatedClass(place, self.truth.name(place), self.truth.group_of(place), rows)
-            for place, rows in enumerate(self.truth.rows_per_class.tolist())
+            EvaluatedClass(label, self.truth.name(label), self.truth.group_of(label), rows)
+            for label, rows in enumerate(self.truth.rows_per_class.tolist())
         ]
         return _with_training(listed, self.truth.train_counts, self.moments)
 
@@ -490,7 +491,7 @@ def _with_training(
 ) -> tuple[EvaluatedClass, ...]:
     """The classes with what is known from training."""
     if train_counts is not None:
-        classes = [replace(known, train_count=float(n)) for known, n in zip(classes, train_counts, strict=True)]
+        classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
     if moments is None:
         return tuple(classes)
     foreground = foreground_columns(moments.num_columns, moments.metadata.background)
@@ -498,4 +499,4 @@ def _with_training(
     if len(mean) != len(classes):
         return tuple(classes)
     columns = zip(classes, plain_values(mean), plain_values(moments.std[foreground]), strict=True)
-    return tuple(replace(known, mean=middle, std=spread) for known, middle, spread in columns)
+    return tuple(replace(entry, mean=middle, std=spread) for entry, middle, spread in columns)

@@ -75,18 +75,18 @@ class ThresholdCurve:
             false_alarms_use=false_alarms[-1],
         )
 
-    def precision(self, place: int) -> float | None:
+    def precision(self, position: int) -> float | None:
         """At a position of the curve; None where nothing is kept."""
-        kept = self.found[place] + self.false_alarms[place]
-        return self.found[place] / kept if kept else None
+        kept = self.found[position] + self.false_alarms[position]
+        return self.found[position] / kept if kept else None
 
-    def recall(self, place: int) -> float:
+    def recall(self, position: int) -> float:
         """At a position of the curve."""
-        return self.found[place] / max(self.objects, 1)
+        return self.found[position] / max(self.objects, 1)
 
-    def f1(self, place: int) -> float:
+    def f1(self, position: int) -> float:
         """At a position of the curve."""
-        return 2 * self.found[place] / max(self.found[place] + self.false_alarms[place] + self.objects, 1)
+        return 2 * self.found[position] / max(self.found[position] + self.false_alarms[position] + self.objects, 1)
 
 
 def describe_threshold(before: ThresholdCurve, after: ThresholdCurve) -> str:

@@ -90,8 +90,8 @@ def decode(
         >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
         ...     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]])
         ...     writer.append(17, Proposals(boxes, np.array([[1.0, -1.0], [0.0, -20.0]]), height=10, width=20))
-        >>> found = decode(PredictionStore(folder))
-        >>> found.proposal.tolist(), found.labels.tolist(), found.scores.round(2).tolist()
+        >>> detections = decode(PredictionStore(folder))
+        >>> detections.proposal.tolist(), detections.labels.tolist(), detections.scores.round(2).tolist()
         ([0, 0], [0, 1], [0.7300000190734863, 0.27000001072883606])
     """
     return decode_many(store, [transform], settings, threads=threads, progress=progress)[0]
@@ -113,8 +113,8 @@ def decode_many(
     method alone.
     """
     purpose = Purpose(settings or DecodeSettings())
-    (found,) = decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)
-    return [of_method.detections for of_method in found]
+    (decoded,) = decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)
+    return [of_method.detections for of_method in decoded]
 
 
 def decode_for(
@@ -138,8 +138,8 @@ def decode_for(
     with contextlib.closing(decode_tasks(decoder, tasks, threads=threads, processes=processes)) as chunks:
         for task, chunk in chunks:
             for of_purpose, decoded in zip(buffers, chunk, strict=True):
-                for buffer, found in zip(of_purpose, decoded, strict=True):
-                    buffer.add(found)
+                for buffer, part in zip(of_purpose, decoded, strict=True):
+                    buffer.add(part)
             if progress:
                 progress(task.stop - task.start)
     # One by one: what was buffered for a method is let go of before that of the next one is sorted out.
@@ -199,8 +199,11 @@ class _Buffer:
             floor[label] = np.partition(of_class, -limit)[-limit]
         self.floor = floor
         self._parts = [
-            Decoded(found.take(found.scores >= floor[found.labels]), others.take(others.scores >= floor[others.labels]))
-            for found, others in ((part.detections, part.skipped) for part in self._parts)
+            Decoded(
+                detections.take(detections.scores >= floor[detections.labels]),
+                skipped.take(skipped.scores >= floor[skipped.labels]),
+            )
+            for detections, skipped in ((part.detections, part.skipped) for part in self._parts)
         ]
         self._size = sum(map(len, self._parts))
         self._trim_at = int(_GROWTH * self._size) + _FEW
@@ -209,10 +212,10 @@ class _Buffer:
         """What is kept, sorted by image, then by descending score."""
         if self._limit is not None:
             self._trim(self._limit)
-        found = Decoded.concatenate(self._parts)
+        whole = Decoded.concatenate(self._parts)
         if self._limit is None or self.floor is None:
-            return found
-        self._parts = [found]
+            return whole
+        self._parts = [whole]
         labels, scores, images = self._columns()
         # Only ties with the last of the best are too many: of these the earlier images stay.
         excess = np.maximum(np.bincount(labels, minlength=self._num_classes) - self._limit, 0)
@@ -221,8 +224,8 @@ class _Buffer:
         behind = np.searchsorted(labels[tied], labels[tied], side="right") - np.arange(len(tied))
         kept = np.ones(len(labels), bool)
         kept[tied[behind <= excess[labels[tied]]]] = False
-        number = len(found.detections)
-        return Decoded(found.detections.take(kept[:number]), found.skipped.take(kept[number:]))
+        number = len(whole.detections)
+        return Decoded(whole.detections.take(kept[:number]), whole.skipped.take(kept[number:]))
 
 
 def available_processors() -> int:
@@ -249,7 +252,7 @@ def decode_tasks(
         processes: How many processes decode; None for as many as there are processors, where there is enough to do.
     """
     if threads is not None and processes is not None:
-        raise InputError("Expected `threads` or `processes`, but got both.")
+        raise InputError("Pass `threads` or `processes`, not both.")
     for name, number in (("threads", threads), ("processes", processes)):
         if number is not None and number < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
@@ -275,9 +278,9 @@ def _in_order(
         if not waiting:
             return
         task, future = waiting[0]
-        found = future.result() if future is not None else work(task)
+        result = future.result() if future is not None else work(task)
         waiting.popleft()
-        yield task, found
+        yield task, result
 
 
 def _in_processes(
@@ -288,8 +291,8 @@ def _in_processes(
         yield from _in_order(pool, _decode_here, tasks, waiting, number)
     except BrokenProcessPool:
         warnings.warn(
-            f"One of the {number} decoding processes was killed, which happens when memory runs out; the rest is "
-            "decoded in this process alone, which takes longer and gives the same result.",
+            f"One of the {number} decoding processes was killed, probably because memory ran out. The other images are "
+            "decoded in this process: slower, with the same result.",
             LogNWarning,
             stacklevel=2,
         )
@@ -306,8 +309,8 @@ def _worthwhile_processes(decoder: ImageDecoder) -> int:
 
 def _process_pool(stack: contextlib.ExitStack, decoder: ImageDecoder, number: int) -> Executor | None:
     """Processes that decode; None where there can be none: the caller's own maps stay in this process."""
-    known = all(transform is None or type(transform).__module__.startswith("logn.") for transform in decoder.transforms)
-    if not known:
+    own = all(transform is None or type(transform).__module__.startswith("logn.") for transform in decoder.transforms)
+    if not own:
         return None
     return started_processes(stack, number, partial(_prepare, decoder.store, decoder.transforms, decoder.purposes))
 

@@ -47,7 +47,7 @@ class Detections:
     def __post_init__(self) -> None:
         lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
         if len(set(lengths.values())) != 1:
-            raise InputError(f"Expected all columns of the detections to be as long, but got {lengths}.")
+            raise InputError(f"Expected all columns of the detections to have one length, but got {lengths}.")
         if self.boxes.ndim != 2 or self.boxes.shape[1] != 4:
             raise InputError(f"Expected `boxes` to have shape (D, 4), but got {self.boxes.shape}.")
 

@@ -66,8 +66,8 @@ def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: in
     """Sort candidates `proposal * num_classes + class` by their scores, which are not negative.
 
     Example:
-        >>> found = sort_candidates(np.array([1, 2, 5]), np.array([0.5, 0.9, 0.5], np.float32), num_classes=3)
-        >>> found.proposals.tolist(), found.labels.tolist()
+        >>> candidates = sort_candidates(np.array([1, 2, 5]), np.array([0.5, 0.9, 0.5], np.float32), num_classes=3)
+        >>> candidates.proposals.tolist(), candidates.labels.tolist()
         ([0, 0, 1], [2, 1, 2])
     """
     # Such floats sort like their bits, and the place in the lower half keeps equal scores in order: one sort of
@@ -163,8 +163,8 @@ class Candidates:
         return flat, scores
 
     def _kept(self, flat: npt.NDArray[np.intp], scores: Float32, limit: int) -> SortedCandidates:
-        found = sort_candidates(flat, scores, self._num_classes)
-        return found.take(self._suppression.best(found.proposals, found.labels, limit))
+        candidates = sort_candidates(flat, scores, self._num_classes)
+        return candidates.take(self._suppression.best(candidates.proposals, candidates.labels, limit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,8 +60,8 @@ class Boxes:
         """The box of each pair of proposal and class."""
         if self.shared:
             return self.boxes.take(proposals, axis=0)
-        found: Float32 = self.boxes[proposals, labels if self._rank is None else self._rank[proposals, labels]]
-        return found
+        chosen: Float32 = self.boxes[proposals, labels if self._rank is None else self._rank[proposals, labels]]
+        return chosen
 
     def some_smaller_than(self, size: float) -> bool:
         """Whether any box may have a side below `size`."""

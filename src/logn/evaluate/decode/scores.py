@@ -46,10 +46,10 @@ class Scratch:
     def array(self, name: str, shape: tuple[int, int], dtype: type) -> npt.NDArray[Any]:
         """An array of unknown content; the same memory for the same name."""
         size = shape[0] * shape[1]
-        found = self._arrays.get(name)
-        if found is None or found.size < size or found.dtype != dtype:
-            found = self._arrays[name] = np.empty(size, dtype)
-        return found[:size].reshape(shape)
+        array = self._arrays.get(name)
+        if array is None or array.size < size or array.dtype != dtype:
+            array = self._arrays[name] = np.empty(size, dtype)
+        return array[:size].reshape(shape)
 
 
 class ImageLogits:
@@ -242,8 +242,8 @@ class ScoreFunction:
     def _take_affine(self, affine: ClassAffine) -> None:
         if affine.num_columns != self._num_columns:
             raise InputError(
-                f"Expected the map {affine.method!r} to cover the {self._num_columns} columns of the predictions, "
-                f"but it covers {affine.num_columns}."
+                f"The map {affine.method!r} has {affine.num_columns} columns, but the predictions have "
+                f"{self._num_columns}. Fit it from statistics of this model."
             )
         scale, shift = affine.scale.astype(np.float32), affine.shift.astype(np.float32)
         if (scale == 1).all() and (shift == 0).all():
@@ -270,7 +270,8 @@ class ScoreFunction:
             mapped = np.asarray(self._call(image.logits.copy()), dtype=np.float32)
             if mapped.shape != image.logits.shape:
                 raise InputError(
-                    f"Expected the transform to keep the shape {image.logits.shape}, but it gave {mapped.shape}."
+                    f"The transform gave shape {mapped.shape} for logits of shape {image.logits.shape}. It must keep "
+                    "the shape."
                 )
             return mapped
         if self._scale is None or self._shift is None:

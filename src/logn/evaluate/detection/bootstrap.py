@@ -24,6 +24,7 @@ from logn.evaluate.decode.decoder import available_processors, started_processes
 from logn.evaluate.detection.drawn_precision import drawn_precision
 from logn.evaluate.detection.ground_truth import GROUPS, GroundTruth, Groups
 from logn.evaluate.detection.matching import MatchedDetections
+from logn.evaluate.detection.metrics import recall_name
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.integer]
@@ -81,18 +82,16 @@ def bootstrap_metrics(
     weights: npt.NDArray[np.int32],
     *,
     groups: Groups | None = None,
-    hits: Mapping[str, MatchedDetections] | None = None,
+    hits: Mapping[float, MatchedDetections] | None = None,
 ) -> dict[str, Floats]:
-    """AP, AP50 and, where groups are known, APr, APc and APf of every draw: `(draws,)` each.
-
-    And class-mean recall by the name under which `hits` has the detections that found an object.
+    """AP, AP50 and class-mean recall of every draw, `(draws,)` each; AP and recall also by group.
 
     Args:
         matched: One method's detections, matched at all overlap thresholds.
         truth: The ground truth.
         weights: `(draws, I)` how often each image was drawn; the same for all methods makes the draws paired.
         groups: `(F,)` "r", "c" or "f" for each class.
-        hits: Right detections among those that are kept, whatever images are drawn; boxes without AP have none.
+        hits: Right detections among those that are kept, whatever images are drawn, by the threshold of the count.
     """
     parts = [
         _metrics_of_draws(matched, truth, weights[start : start + DRAWS_AT_ONCE], groups, hits or {})
@@ -106,7 +105,7 @@ def _metrics_of_draws(
     truth: GroundTruth,
     weights: npt.NDArray[np.int32],
     groups: Groups | None,
-    hits: Mapping[str, MatchedDetections],
+    hits: Mapping[float, MatchedDetections],
 ) -> dict[str, Floats]:
     # Small numbers in a small type: the weights of an image are read for each of its detections.
     by_image = np.ascontiguousarray(weights.T, np.min_scalar_type(weights.max(initial=0)))
@@ -115,14 +114,15 @@ def _metrics_of_draws(
     mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
     for label, of_thresholds, of_first in drawn_precision(matched, by_image, boxes):
         mean[label], first[label] = of_thresholds, of_first
-    members: dict[str, Any] = {"AP": slice(None)}
+    members: dict[str, Any] = {"": slice(None)}
     if groups is not None:
-        members |= {f"AP{group}": np.flatnonzero(groups == group) for group in GROUPS}
-    result = {name: _mean_of_annotated(mean[rows], boxes[rows]) for name, rows in members.items()}
+        members |= {group: np.flatnonzero(groups == group) for group in GROUPS}
+    result = {f"AP{group}": _mean_of_annotated(mean[rows], boxes[rows]) for group, rows in members.items()}
     result["AP50"] = _mean_of_annotated(first, boxes)
-    for name, found in hits.items():
-        share = _per_class(found.labels, found.image_index, truth.num_classes, by_image) / np.maximum(boxes, 1)
-        result[name] = _mean_of_annotated(share, boxes)
+    for at, right in hits.items():
+        share = _per_class(right.labels, right.image_index, truth.num_classes, by_image) / np.maximum(boxes, 1)
+        of_groups = {group: _mean_of_annotated(share[rows], boxes[rows]) for group, rows in members.items()}
+        result |= {recall_name(at, group): values for group, values in of_groups.items()}
     return result
 
 
@@ -200,12 +200,12 @@ class DrawnMethod:
     Args:
         boxes: Its detections, matched by boxes.
         masks: The same, matched by masks; None without masks.
-        hits: Right detections among those that are kept at an equal count, by the metric that they give.
+        hits: Right detections among those that are kept at an equal count, by the threshold of that count.
     """
 
     boxes: MatchedDetections
     masks: MatchedDetections | None = None
-    hits: Mapping[str, MatchedDetections] = field(default_factory=dict)
+    hits: Mapping[float, MatchedDetections] = field(default_factory=dict)
 
     def metrics(self, truth: GroundTruth, weights: npt.NDArray[np.int32], groups: Groups | None) -> dict[str, Floats]:
         """All metrics over the draws; those of masks end in "-mask"."""
@@ -267,8 +267,8 @@ def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> l
             return None if pool is None else list(pool.map(_draw_here, slim))
     except BrokenProcessPool:
         warnings.warn(
-            f"One of the {number} drawing processes was killed, which happens when memory runs out; all is drawn again "
-            "in this process alone, which takes longer and gives the same result.",
+            f"One of the {number} bootstrap processes was killed, probably because memory ran out. All draws are made "
+            "again in this process: slower, with the same result.",
             LogNWarning,
             stacklevel=3,
         )

@@ -50,12 +50,12 @@ def drawn_precision(
     recall = RecallCurves(weights.shape[1])
     for label, rows, times in ends.by_class():
         starts = np.searchsorted(ends.thresholds[rows], np.arange(len(times) + 1)).tolist()
-        found = _each_from_its_start(hits.up_to(ends.num_hits[rows]), starts)
+        hit_weight = _each_from_its_start(hits.up_to(ends.num_hits[rows]), starts)
         stops, which = np.unique(ends.num_always[rows], return_inverse=True)
         total = always.up_to(stops).take(which, axis=0)
         if ends.num_at_times[rows.stop - 1] > at_times.number:
             total += _each_from_its_start(at_times.up_to(ends.num_at_times[rows]), starts)
-        areas = recall.areas(found, total, boxes[label], starts)
+        areas = recall.areas(hit_weight, total, boxes[label], starts)
         yield label, (areas * times[:, None]).sum(axis=0) / times.sum(), areas[0]
 
 
@@ -101,8 +101,8 @@ class EndsOfRuns:
         times = _times(labels, correct, matched.counted)
         # One number says class, threshold and rank.
         hits = _keys(labels, correct, times)
-        place = np.cumsum(matched.counted, axis=1, dtype=np.int32)[hits // size % number, hits % size]
-        is_end = np.append((np.diff(place) != 1) | (np.diff(hits // size) != 0), True)[: len(hits)]
+        rank = np.cumsum(matched.counted, axis=1, dtype=np.int32)[hits // size % number, hits % size]
+        is_end = np.append((np.diff(rank) != 1) | (np.diff(hits // size) != 0), True)[: len(hits)]
         ends = hits[is_end]
         # What comes behind the last end has no say.
         last_row = np.full(len(times), -1)
@@ -141,8 +141,8 @@ def _times(labels: Index, correct: Marks, counted: Marks) -> Index:
     changes = (correct[1:] != correct[:-1]) | (counted[1:] != counted[:-1])
     is_new: Marks = np.ones((len(present), number), bool)
     is_new[:, 1:] = np.logical_or.reduceat(changes, starts, axis=1).T
-    place = np.where(is_new, np.arange(number), 0)
-    source = np.maximum.accumulate(place, axis=1)
+    first = np.where(is_new, np.arange(number), 0)
+    source = np.maximum.accumulate(first, axis=1)
     np.add.at(times, (present[:, None], source), 1)
     return times
 
@@ -220,31 +220,31 @@ class RecallCurves:
     def __init__(self, draws: int) -> None:
         self._arrays = [np.empty((ENDS_AT_ONCE, draws)) for _ in range(3)]
 
-    def areas(self, found: Counts, total: Counts, boxes: Counts, starts: list[int]) -> Floats:
+    def areas(self, hit_weight: Counts, total: Counts, boxes: Counts, starts: list[int]) -> Floats:
         """AP of each threshold and draw, from what is found and what counts up to the ends of runs, `(ends, draws)`.
 
         It is the sum over ends of the recall points reached, times what the best precision falls by behind the end; so
         the last ends come first.
 
         Args:
-            found: Weight of the hits up to each end.
+            hit_weight: Weight of the hits up to each end.
             total: Weight of all that counts up to each end.
             boxes: `(draws,)` of the class.
             starts: Where the ends of each threshold start; then the number of ends.
         """
-        areas: Floats = np.zeros((len(starts) - 1, found.shape[1]))
+        areas: Floats = np.zeros((len(starts) - 1, hit_weight.shape[1]))
         points_of_hit = 100 / np.maximum(boxes, 1) * A_LITTLE_MORE
-        missed = _MissedPoints.of(found, boxes, starts)
+        missed = _MissedPoints.of(hit_weight, boxes, starts)
         best: Floats = np.zeros(0)  # precision, from here on
-        for stop in range(len(found), 0, -ENDS_AT_ONCE):
+        for stop in range(len(hit_weight), 0, -ENDS_AT_ONCE):
             block = slice(max(stop - ENDS_AT_ONCE, 0), stop)
             precision, falls, reached = (array[: stop - block.start] for array in self._arrays)
-            np.divide(found[block], np.maximum(total[block], 1), out=precision)
-            np.multiply(found[block], points_of_hit, out=reached)
+            np.divide(hit_weight[block], np.maximum(total[block], 1), out=precision)
+            np.multiply(hit_weight[block], points_of_hit, out=reached)
             np.floor(reached, out=reached)
             for threshold, first, last in _parts(starts, block):
                 if last + block.start in starts:
-                    best = np.zeros(found.shape[1])
+                    best = np.zeros(hit_weight.shape[1])
                 part = slice(first, last)
                 best = _best_from_here(precision[part], falls[part], best)
                 areas[threshold] += np.einsum("ij,ij->j", reached[part], falls[part])
@@ -281,9 +281,9 @@ class _MissedPoints:
     thresholds: Index
 
     @classmethod
-    def of(cls, found: Counts, boxes: Counts, starts: list[int]) -> _MissedPoints:
+    def of(cls, hit_weight: Counts, boxes: Counts, starts: list[int]) -> _MissedPoints:
         special = np.flatnonzero(np.any(boxes % MISSED_WITH[:, None] == 0, axis=0) & (boxes > 0))
-        points = 100 * found.take(special, axis=1) / boxes[special]
+        points = 100 * hit_weight.take(special, axis=1) / boxes[special]
         whole = points.astype(np.intp)
         ends, draws = np.nonzero((points == whole) & MISSED_POINTS[whole])
         return cls(ends, special[draws], np.searchsorted(starts, ends, side="right") - 1)

@@ -110,9 +110,9 @@ class Outcomes:
 
     def found(self, num_boxes: int) -> Marks:
         """`(G,)` which annotated boxes were found."""
-        found = np.zeros(num_boxes, bool)
-        found[self.box[self.box >= 0]] = True
-        return found
+        mask = np.zeros(num_boxes, bool)
+        mask[self.box[self.box >= 0]] = True
+        return mask
 
 
 def rare_classes(truth: GroundTruth, groups: Groups | None) -> Marks:
@@ -186,8 +186,8 @@ def _image(truth: GroundTruth, sides: Sequence[Outcomes], part: str, index: int,
     # A false alarm is new where the other view has none of that class at nearly the same place.
     before, after = views[0], tuple(_with_change(mark, views[0]) for mark in views[1])
     entry = truth.dataset["images"][index]
-    known = all(isinstance(entry.get(side), int) for side in ("height", "width"))
-    size = (entry["height"], entry["width"]) if known else None
+    has_size = all(isinstance(entry.get(side), int) for side in ("height", "width"))
+    size = (entry["height"], entry["width"]) if has_size else None
     return GalleryImage(part, amount, index, int(truth.image_ids[index]), before, after, image_names(entry), size)
 
 
@@ -211,5 +211,5 @@ def _with_change(mark: Mark, before: Sequence[Mark]) -> Mark:
     if mark.kind != "alarm":
         return mark
     rivals = [other.box for other in before if other.kind == "alarm" and other.label == mark.label]
-    known = bool(rivals) and bool((box_iou(np.array(rivals), np.array(mark.box)) >= 0.5).any())
-    return Mark(mark.kind, mark.box, mark.label, mark.score, changed=not known)
+    was_there = bool(rivals) and bool((box_iou(np.array(rivals), np.array(mark.box)) >= 0.5).any())
+    return Mark(mark.kind, mark.box, mark.label, mark.score, changed=not was_there)

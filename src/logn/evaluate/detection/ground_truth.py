@@ -96,8 +96,8 @@ class GroundTruth:
         for item, image in zip(self.dataset["annotations"], self.image_index.tolist(), strict=True):
             if not item.get("segmentation"):
                 raise InputError(
-                    f"Expected every annotation of `{self.source}` to have a `segmentation`, but annotation "
-                    f"{item['id']} has none."
+                    f"Annotation {item['id']} of `{self.source}` has no `segmentation`. Mask AP needs one for every "
+                    "object."
                 )
             size = self.dataset["images"][image]
             masks.append(encode_segmentation(item["segmentation"], size["height"], size["width"]))
@@ -163,27 +163,27 @@ def load_ground_truth(
         >>> load_ground_truth(toy, style="lvis")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the images of `annotations` to have `neg_category_ids` for the LVIS protocol, but image 1 has none; evaluate as COCO (style="coco") if every class is annotated in every image.
+        logn.errors.InputError: Image 1 of `annotations` has no `neg_category_ids`, which the LVIS protocol needs. If every class is annotated in every image, evaluate as COCO (style="coco").
     """  # noqa: E501 - an error message is one line
     if style not in ("auto", "lvis", "coco"):
         raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
-    found = read_annotations(source, integers={"annotations": ("id",)}, entries=True, outlines=masks)
-    found.require("images", "categories")
-    name = found.source
-    style = label_protocol(found) if style == "auto" else style
-    _check_federated(name, found.images, style)
-    match = _matched(found.categories, class_names)
+    labelled = read_annotations(source, integers={"annotations": ("id",)}, entries=True, outlines=masks)
+    labelled.require("images", "categories")
+    name = labelled.source
+    style = label_protocol(labelled) if style == "auto" else style
+    _check_federated(name, labelled.images, style)
+    match = _matched(labelled.categories, class_names)
     if match is None:
-        _check_categories(name, found.categories, category_ids, num_classes)
+        _check_categories(name, labelled.categories, category_ids, num_classes)
     elif not match.identical:
-        found = _in_classes_of_model(found, match, category_ids, allow_missing=allow_missing_classes)
-    categories = sorted(found.categories, key=lambda category: category["id"])
-    images = _matching_images(name, found.images, image_ids, only_predicted=only_predicted)
+        labelled = _in_classes_of_model(labelled, match, category_ids, allow_missing=allow_missing_classes)
+    categories = sorted(labelled.categories, key=lambda category: category["id"])
+    images = _matching_images(name, labelled.images, image_ids, only_predicted=only_predicted)
     ids = [image["id"] for image in images]
-    kept = np.isin(found.image_ids, np.array(ids, np.int64))
-    kept_entries = list(compress(found.entries, kept))
-    image_index = found.positions("image", ids, of=kept)
-    labels = found.positions("category", (category["id"] for category in categories), of=kept)
+    kept = np.isin(labelled.image_ids, np.array(ids, np.int64))
+    kept_entries = list(compress(labelled.entries, kept))
+    image_index = labelled.positions("image", ids, of=kept)
+    labels = labelled.positions("category", (category["id"] for category in categories), of=kept)
     verified, not_exhaustive = _looked_for(match, len(images)), None
     if style == "lvis":
         label = {category["id"]: index for index, category in enumerate(categories)}
@@ -199,9 +199,9 @@ def load_ground_truth(
         frequency=_frequency(categories, match),
         image_index=image_index,
         labels=labels,
-        boxes=found.boxes[kept],
-        areas=_areas(name, kept_entries, found.boxes[kept]),
-        crowd=found.crowd[kept] & (style == "coco"),
+        boxes=labelled.boxes[kept],
+        areas=_areas(name, kept_entries, labelled.boxes[kept]),
+        crowd=labelled.crowd[kept] & (style == "coco"),
         verified=verified,
         not_exhaustive=not_exhaustive,
         dataset={
@@ -209,7 +209,7 @@ def load_ground_truth(
             "categories": categories,
             "annotations": kept_entries,
         },
-        note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(found.images, images)))),
+        note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(labelled.images, images)))),
     )
 
 
@@ -218,30 +218,28 @@ def _areas(
 ) -> npt.NDArray[np.float64]:
     """What the annotations say, or the area of the box."""
     areas: npt.NDArray[np.float64] = boxes[:, 2:].prod(axis=1)
-    for place, entry in enumerate(entries):
+    for row, entry in enumerate(entries):
         area = entry.get("area")
         if area is not None and not isinstance(area, int | float):
-            raise InputError(
-                f"Expected `area` of annotation {entry['id']} of `{source}` to be a number, but got {area!r}."
-            )
-        areas[place] = areas[place] if area is None else area
+            raise InputError(f"`area` of annotation {entry['id']} of `{source}` is not a number: {area!r}.")
+        areas[row] = areas[row] if area is None else area
     return areas
 
 
 def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
-    """Give `truth` back, or say that it has nothing that could be found: every AP would be undefined.
+    """Give `truth` back; raise InputError where it has no objects, so that every AP would be undefined.
 
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": []}
         >>> refuse_without_objects(load_ground_truth(toy, style="coco"))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `annotations` to have objects in the evaluated images, but there are none, so no AP is defined.
+        logn.errors.InputError: `annotations` has no objects in the evaluated images, so AP is undefined. Use the labels of the split that was predicted.
     """  # noqa: E501 - an error message is one line
     if not np.any(~truth.crowd):
         raise InputError(
-            f"Expected `{truth.source}` to have objects in the evaluated images, but there are none, so no AP is "
-            "defined."
+            f"`{truth.source}` has no objects in the evaluated images, so AP is undefined. Use the labels of the split "
+            "that was predicted."
         )
     return truth
 
@@ -251,8 +249,8 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
         lacking = next((image["id"] for image in images if not isinstance(image.get(field), list)), None)
         if lacking is not None:
             raise InputError(
-                f"Expected the images of `{name}` to have `{field}` for the LVIS protocol, but image {lacking} "
-                'has none; evaluate as COCO (style="coco") if every class is annotated in every image.'
+                f"Image {lacking} of `{name}` has no `{field}`, which the LVIS protocol needs. If every class is "
+                'annotated in every image, evaluate as COCO (style="coco").'
             )
 
 
@@ -265,7 +263,7 @@ def _matched(categories: Sequence[Mapping[str, Any]], class_names: Sequence[str]
 
 def _frequency(categories: Sequence[Mapping[str, Any]], match: ClassMatch | None) -> npt.NDArray[np.str_] | None:
     left_out = set() if match is None else set(np.flatnonzero(match.label_of_model < 0).tolist())
-    letters = ["" if place in left_out else entry.get("frequency") for place, entry in enumerate(categories)]
+    letters = ["" if index in left_out else entry.get("frequency") for index, entry in enumerate(categories)]
     if any(letters) and all(letter in ("", "r", "c", "f") for letter in letters):
         return np.array(letters)
     return None
@@ -284,16 +282,15 @@ def _check_categories(
     category_ids: Sequence[int] | None,
     num_classes: int | None,
 ) -> None:
-    found = sorted(category["id"] for category in categories)
-    if category_ids is not None and list(category_ids) != found:
+    annotated = sorted(category["id"] for category in categories)
+    remedy = "Predict again with `class_names` (`--class-names`), and classes are matched by name."
+    if category_ids is not None and list(category_ids) != annotated:
         raise InputError(
-            f"Expected the categories of `{name}` to be those of the predictions, "
-            f"but {_difference(category_ids, found, 'category')}."
+            f"The categories of `{name}` are not those of the predictions: "
+            f"{_difference(category_ids, annotated, 'category')}. {remedy}"
         )
     if num_classes is not None and num_classes != len(categories):
-        raise InputError(
-            f"Expected `{name}` to have the {num_classes} classes of the predictions, but it has {len(categories)}."
-        )
+        raise InputError(f"`{name}` has {len(categories)} classes, but the predictions have {num_classes}. {remedy}")
 
 
 def _matching_images(
@@ -305,10 +302,11 @@ def _matching_images(
     predicted = [int(image) for image in image_ids]
     if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
         return [by_id[image] for image in predicted]
-    hint = "; only_predicted=True leaves the others out" if set(predicted) < by_id.keys() else ""
+    some = set(predicted) < by_id.keys()
+    remedy = "Pass only_predicted=True to leave the others out" if some else "Use the labels of the predicted split"
     raise InputError(
-        f"Expected the images of `{name}` to be those of the predictions, "
-        f"but {_difference(predicted, list(by_id), 'image')}{hint}."
+        f"The images of `{name}` are not those of the predictions: {_difference(predicted, list(by_id), 'image')}. "
+        f"{remedy}."
     )
 
 
@@ -317,15 +315,15 @@ def _left_out(annotated: Sequence[Any], images: Sequence[Any]) -> str:
     return f"{count:,} of {len(annotated):,} annotated images have no predictions and are left out." if count else ""
 
 
-def _difference(expected: Sequence[int], found: Sequence[int], noun: str) -> str:
+def _difference(predicted: Sequence[int], annotated: Sequence[int], noun: str) -> str:
     """Name what one list has and the other lacks, with one example."""
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    missing, extra = sorted(set(predicted) - set(annotated)), sorted(set(annotated) - set(predicted))
     parts = []
     if missing:
-        parts.append(f"{len(missing)} of them, {noun} {missing[0]} for one, are not annotated")
+        parts.append(f"{len(missing)} predicted but not annotated (such as {noun} {missing[0]})")
     if extra:
-        parts.append(f"{len(extra)} annotated ones, {noun} {extra[0]} for one, are not predicted")
-    return " and ".join(parts) or "they stand in another order"
+        parts.append(f"{len(extra)} annotated but not predicted (such as {noun} {extra[0]})")
+    return ", ".join(parts) or "they stand in another order"
 
 
 def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int]) -> npt.NDArray[np.bool_]:
@@ -336,41 +334,41 @@ def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, 
 
 
 def _in_classes_of_model(
-    found: Annotations, match: ClassMatch, model_ids: Sequence[int] | None, *, allow_missing: bool
+    labelled: Annotations, match: ClassMatch, model_ids: Sequence[int] | None, *, allow_missing: bool
 ) -> Annotations:
     """Annotations whose categories are all classes of the model, in its order; those it lacks are left out.
 
     Args:
-        found: Annotations with entries.
+        labelled: Annotations with entries.
         match: Which of their classes, sorted by id, is which class of the model.
         model_ids: Category ids that the predictions were stored with; the classes are numbered from 1 on without them,
             and where these do not ascend.
         allow_missing: Leave out objects of classes that the model lacks; they are refused otherwise.
     """
     ids = _ids(match, model_ids)
-    categories = sorted(found.categories, key=lambda category: category["id"])
-    labels = found.positions("category", (category["id"] for category in categories))
-    known = match.model_of_label >= 0
-    kept = known[labels]
+    categories = sorted(labelled.categories, key=lambda category: category["id"])
+    labels = labelled.positions("category", (category["id"] for category in categories))
+    in_model = match.model_of_label >= 0
+    kept = in_model[labels]
     if not allow_missing and not kept.all():
-        _refuse(found.source, match, labels[~kept])
+        _refuse(labelled.source, match, labels[~kept])
     new_id = {
-        category["id"]: ids[place]
-        for category, place in zip(categories, match.model_of_label.tolist(), strict=True)
-        if place >= 0
+        category["id"]: ids[model_class]
+        for category, model_class in zip(categories, match.model_of_label.tolist(), strict=True)
+        if model_class >= 0
     }
-    entries = [{**entry, "category_id": new_id[entry["category_id"]]} for entry in compress(found.entries, kept)]
+    entries = [{**entry, "category_id": new_id[entry["category_id"]]} for entry in compress(labelled.entries, kept)]
     return replace(
-        found,
-        images=[_image(image, new_id) for image in found.images],
-        categories=[_category(match, place, ids[place], categories) for place in range(len(ids))],
+        labelled,
+        images=[_image(image, new_id) for image in labelled.images],
+        categories=[_category(match, model_class, ids, categories) for model_class in range(len(ids))],
         entries=entries,
-        ids=found.ids[kept],
-        image_ids=found.image_ids[kept],
+        ids=labelled.ids[kept],
+        image_ids=labelled.image_ids[kept],
         category_ids=np.array([entry["category_id"] for entry in entries], np.int64),
-        boxes=found.boxes[kept],
-        crowd=found.crowd[kept],
-        places=found.places[kept],
+        boxes=labelled.boxes[kept],
+        crowd=labelled.crowd[kept],
+        places=labelled.places[kept],
     )
 
 
@@ -381,11 +379,10 @@ def _ids(match: ClassMatch, model_ids: Sequence[int] | None) -> list[int]:
 
 
 def _refuse(source: str, match: ClassMatch, labels: npt.NDArray[np.int64]) -> None:
-    names = [match.label_names[place] for place in np.unique(labels)]
+    names = [match.label_names[label] for label in np.unique(labels)]
     raise InputError(
-        f"Expected the classes of `{source}` to be classes of the model, but the model has no "
-        f"{listed(names)}, of which there are {len(labels)} objects; to leave them out, pass "
-        "allow_missing_classes=True."
+        f"`{source}` has {len(labels)} objects of classes that the model does not have: {listed(names)}. Pass "
+        "allow_missing_classes=True to leave them out."
     )
 
 
@@ -398,10 +395,12 @@ def _image(image: Mapping[str, Any], new_id: Mapping[int, int]) -> dict[str, Any
     return {**image, **lists}
 
 
-def _category(match: ClassMatch, place: int, number: int, categories: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    label = int(match.label_of_model[place])
-    known = categories[label] if label >= 0 else {}
-    return {**known, "id": number, "name": match.model_names[place]}
+def _category(
+    match: ClassMatch, model_class: int, ids: Sequence[int], categories: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    label = int(match.label_of_model[model_class])
+    category = categories[label] if label >= 0 else {}
+    return {**category, "id": ids[model_class], "name": match.model_names[model_class]}
 
 
 def groups_of_classes(
@@ -427,8 +426,8 @@ def groups_of_classes(
     if truth.frequency is None and truth.style == "lvis":
         lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
         raise InputError(
-            f"Expected the categories of `{truth.source}` to have `frequency` (r, c or f) for the LVIS protocol, but "
-            f'category {lacking} has none; give training counts (`--counts`), or evaluate as COCO (style="coco").'
+            f"Category {lacking} of `{truth.source}` has no `frequency` (r, c or f), which the LVIS protocol needs. "
+            'Pass training counts (`--counts`), or evaluate as COCO (style="coco").'
         )
     if truth.frequency is None:
         return None, None
@@ -471,18 +470,15 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     require_file(path)
     try:
         entries = parse_json(Path(path).read_bytes())
-        known = {"image_id", "category_id", "bbox", "score"}
-        lacking = next((place for place, entry in enumerate(entries) if not known <= entry.keys()), None)
+        fields = {"image_id", "category_id", "bbox", "score"}
+        lacking = next((row for row, entry in enumerate(entries) if not fields <= entry.keys()), None)
     except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"Expected `{path}` to be a JSON list of COCO results, but it is not ({error}).") from error
+        raise InputError(f"`{path}` is not a JSON list of COCO results: {error}.") from error
     if lacking is not None:
-        raise InputError(
-            f"Expected every result of `{path}` to have {', '.join(sorted(known))}; entry {lacking} lacks one."
-        )
+        raise InputError(f"Result {lacking} of `{path}` lacks one of {', '.join(sorted(fields))}.")
     names = [(Path(str(image.get("file_name", ""))).stem, image["id"]) for image in truth.dataset["images"]]
-    ids: dict[Any, int] = (
-        dict(names) if len(dict(names)) == len(names) else {}
-    )  # names that two images share say nothing
+    # Names that two images share identify neither.
+    ids: dict[Any, int] = dict(names) if len(dict(names)) == len(names) else {}
     image_ids = [ids.get(entry["image_id"], entry["image_id"]) for entry in entries]
     images = _positions(path, "image_id", image_ids, truth.image_ids)
     labels = _positions(path, "category_id", [entry["category_id"] for entry in entries], truth.category_ids)
@@ -496,12 +492,12 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
 
 
 def _positions(
-    path: str | os.PathLike[str], field: str, values: Sequence[Any], known: npt.NDArray[np.int64]
+    path: str | os.PathLike[str], field: str, values: Sequence[Any], annotated: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    position = {value: place for place, value in enumerate(known.tolist())}
+    position = {value: index for index, value in enumerate(annotated.tolist())}
     for value in values:
         if not isinstance(value, int | float) or value not in position:
-            raise InputError(f"Expected every `{field}` of `{path}` to be annotated, but {value!r} is not.")
+            raise InputError(f"`{path}` has a result with `{field}` {value!r}, which the annotations do not have.")
     return np.array([position[value] for value in values], np.int64)
 
 
@@ -510,12 +506,10 @@ def _numbers(
 ) -> npt.NDArray[np.float64]:
     """What all entries have in a field: a finite number, or `shape` of them."""
     rows = np.full((len(entries), *shape), np.nan)
-    for place, entry in enumerate(entries):
+    for row, entry in enumerate(entries):
         with contextlib.suppress(TypeError, ValueError):
-            rows[place] = np.array(entry[field], np.float64).reshape(shape)
-        if not np.isfinite(rows[place]).all():
+            rows[row] = np.array(entry[field], np.float64).reshape(shape)
+        if not np.isfinite(rows[row]).all():
             what = "four finite numbers" if shape else "a finite number"
-            raise InputError(
-                f"Expected `{field}` of every result of `{path}` to be {what}, but entry {place} has {entry[field]!r}."
-            )
+            raise InputError(f"`{field}` of result {row} of `{path}` must be {what}, but it is {entry[field]!r}.")
     return rows

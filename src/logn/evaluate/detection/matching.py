@@ -60,13 +60,13 @@ class Pairs:
         correct: Marks = np.zeros((len(self.thresholds), len(excused)), bool)
         counted = np.zeros_like(correct)
         first: Index = np.full(len(excused), -1)
-        for place, threshold in enumerate(self.thresholds):
+        for level, threshold in enumerate(self.thresholds):
             enough = iou >= min(threshold, 1 - 1e-10)
             matched = greedy_matches(detection[enough], box[enough], len(excused), truth.crowd)
             into_ignored = np.append(ignored, False)[matched]
-            correct[place] = (matched >= 0) & ~into_ignored
-            counted[place] = correct[place] | ~(into_ignored | (excused & (matched < 0)))
-            if place == 0:
+            correct[level] = (matched >= 0) & ~into_ignored
+            counted[level] = correct[level] | ~(into_ignored | (excused & (matched < 0)))
+            if level == 0:
                 first = np.where(correct[0], matched, -1)
         return correct, counted, first
 
@@ -128,10 +128,10 @@ def match_detections(
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10]}]}
         >>> from logn.evaluate.detection.ground_truth import load_ground_truth
-        >>> found = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
+        >>> detections = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
         ...     np.array([[0, 0, 10, 8], [0, 0, 10, 10]], np.float32), np.arange(2, dtype=np.int32))
         >>> truth = load_ground_truth(toy, style="coco")
-        >>> match_detections(found, truth, thresholds=np.array([0.5, 0.9])).correct
+        >>> match_detections(detections, truth, thresholds=np.array([0.5, 0.9])).correct
         array([[ True, False],
                [False,  True]])
     """

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from logn import __version__
 from logn.calibrators.affine import ClassAffine
-from logn.calibrators.recommend import threshold_of_count
-from logn.evaluate.decode.detections import LVIS_CAP, SCORE_THRESHOLD, Detections, Skipped
+from logn.calibrators.recommend import matching_threshold
+from logn.evaluate.decode.detections import LVIS_CAP, Detections, Skipped
 from logn.evaluate.detection.ground_truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
 from logn.evaluate.detection.matching import Floats, Index, Marks, MatchedDetections, match_detections
 
@@ -115,13 +115,13 @@ def rows_within_limits(detections: Detections, protocol: EvaluationProtocol) -> 
     """Rows that `protocol` looks at, in their order.
 
     Example:
-        >>> found = Detections(np.zeros(3, np.int32), np.array([4, 4, 7], np.int32),
+        >>> detections = Detections(np.zeros(3, np.int32), np.array([4, 4, 7], np.int32),
         ...     np.array([0.9, 0.5, 0.1], np.float32), np.zeros((3, 4), np.float32), np.arange(3, dtype=np.int32))
-        >>> rows_within_limits(found, EvaluationProtocol("lvis", max_detections=2)).tolist()
+        >>> rows_within_limits(detections, EvaluationProtocol("lvis", max_detections=2)).tolist()
         [0, 1]
-        >>> rows_within_limits(found, EvaluationProtocol("coco", max_detections=1)).tolist()
+        >>> rows_within_limits(detections, EvaluationProtocol("coco", max_detections=1)).tolist()
         [0, 2]
-        >>> rows_within_limits(found, EvaluationProtocol(max_detections=None, per_class_limit=1)).tolist()
+        >>> rows_within_limits(detections, EvaluationProtocol(max_detections=None, per_class_limit=1)).tolist()
         [0, 2]
     """
     rows = np.arange(len(detections))
@@ -226,9 +226,9 @@ def evaluate_detections(
         >>> toy = {"images": [{"id": 1, "neg_category_ids": [], "not_exhaustive_category_ids": []}],
         ...     "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "area": 81}]}
-        >>> found = Detections(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.float32),
+        >>> detections = Detections(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.float32),
         ...     np.array([[0, 0, 9, 9]], np.float32), np.zeros(1, np.int32))
-        >>> round(evaluate_detections(found, load_ground_truth(toy))["AP"], 6)
+        >>> round(evaluate_detections(detections, load_ground_truth(toy))["AP"], 6)
         1.0
     """
     protocol = protocol or EvaluationProtocol()
@@ -315,10 +315,10 @@ def calibration_error(
     if groups is not None:
         members |= {f"ECE{group}": groups[matched.labels] == group for group in GROUPS}
     gap = matched.scores - matched.correct[0]
-    place = np.minimum((matched.scores * bins).astype(np.intp), bins - 1)
+    bin_index = np.minimum((matched.scores * bins).astype(np.intp), bins - 1)
     counted = {name: rows & matched.counted[0] for name, rows in members.items()}
     return {
-        name: float(np.abs(np.bincount(place[rows], gap[rows])).sum() / rows.sum()) if rows.any() else float("nan")
+        name: float(np.abs(np.bincount(bin_index[rows], gap[rows])).sum() / rows.sum()) if rows.any() else float("nan")
         for name, rows in counted.items()
     }
 
@@ -392,30 +392,14 @@ def counts_above(scores: npt.NDArray[np.floating]) -> dict[float, int]:
     return {at: int((scores > at).sum()) for at in COUNTED_AT}
 
 
-def matching_threshold(scores: npt.NDArray[np.floating], count: int, at: float) -> float:
-    """The threshold above which `count` of the scores stand: `at` where it does, else midway to the next score.
-
-    Example:
-        >>> [matching_threshold(np.array([0.75, 0.5, 0.25]), count, at=0.3) for count in (1, 2, 3)]
-        [0.625, 0.3, 0.0]
-    """
-    if int((scores > at).sum()) == count:
-        return at
-    if count >= len(scores):
-        return SCORE_THRESHOLD
-    if count == 0:
-        return 1.0
-    return threshold_of_count(scores, count)
-
-
 def recall_at_count(
     matched: MatchedDetections,
     skipped: Skipped,
     counts: Mapping[float, int],
     truth: GroundTruth,
     groups: Groups | None,
-) -> tuple[dict[float, RecallAtCount], dict[str, MatchedDetections]]:
-    """Keep the best detections of all images, as many as each count says; their hits by metric serve the bootstrap.
+) -> tuple[dict[float, RecallAtCount], dict[float, MatchedDetections]]:
+    """Keep the best detections of all images, as many as each count says; their hits serve the bootstrap.
 
     Ties: lowest image id, then those that are evaluated.
 
@@ -428,13 +412,13 @@ def recall_at_count(
     """
     scores = np.concatenate([matched.scores, skipped.scores])
     objects = truth.boxes_per_class
-    found: dict[float, RecallAtCount] = {}
-    hits: dict[str, MatchedDetections] = {}
+    points: dict[float, RecallAtCount] = {}
+    hits: dict[float, MatchedDetections] = {}
     for at, count in counts.items():
         kept = _best(matched, skipped, scores, count, truth)
-        hits[recall_name(at)] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
+        hits[at] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
         per_class = np.bincount(right.labels, minlength=truth.num_classes) / np.where(objects > 0, objects, np.nan)
-        found[at] = RecallAtCount(
+        points[at] = RecallAtCount(
             at=at,
             detections=min(count, len(scores)),
             threshold=matching_threshold(scores, count, at),
@@ -443,7 +427,7 @@ def recall_at_count(
             recall=mean_of_present(per_class),
             groups=mean_per_group(per_class, groups),
         )
-    return found, hits
+    return points, hits
 
 
 def _best(

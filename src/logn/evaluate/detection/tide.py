@@ -77,7 +77,7 @@ def error_types(
     diagnosis = _diagnose(detections, truth, matched)
     per_class = {name: _class_precision(*repaired) for name, repaired in _repaired(diagnosis, truth.num_classes)}
     whole = _gains(per_class, np.ones(truth.num_classes, bool))
-    counts = {name: int((diagnosis.kind == place).sum()) for place, name in enumerate(ERROR_TYPES)}
+    counts = {name: int((diagnosis.kind == number).sum()) for number, name in enumerate(ERROR_TYPES)}
     counts["Miss"] = int(diagnosis.box_missed.sum())
     by_group = {} if groups is None else {group: _gains(per_class, groups == group) for group in GROUPS}
     return ErrorTypes(whole.pop("AP50"), whole, counts, by_group)
@@ -97,9 +97,9 @@ def _diagnose(detections: Detections, truth: GroundTruth, matched: MatchedDetect
     duplicate = np.zeros(len(labels), bool)
     duplicate[detection[same & (iou >= FOREGROUND_IOU) & box_found[box]]] = True
     away = np.maximum(same_iou, other_iou) <= BACKGROUND_IOU
-    place = (same_iou >= BACKGROUND_IOU) & (same_iou <= FOREGROUND_IOU)
+    poor_place = (same_iou >= BACKGROUND_IOU) & (same_iou <= FOREGROUND_IOU)
     # The order is the rule: the first label that fits.
-    fits = [correct, place, other_iou >= FOREGROUND_IOU, duplicate, away]
+    fits = [correct, poor_place, other_iou >= FOREGROUND_IOU, duplicate, away]
     kind = np.select(fits, [-1, 1, 0, 3, 4], default=2).astype(np.int8)
     repairs = np.select([kind == 1, kind == 0], [same_box, other_box], default=-1)
     repairs[np.append(box_found, False)[repairs]] = -1  # no box is the last one, which is never found
@@ -161,23 +161,27 @@ def _keep_first_of_each(repairs: Index) -> None:
 _Ranked = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.int64]]
 
 
-def _repaired(found: _Diagnosis, num_classes: int) -> Iterator[tuple[str, _Ranked]]:
+def _repaired(diagnosis: _Diagnosis, num_classes: int) -> Iterator[tuple[str, _Ranked]]:
     """Labels, scores, hits and boxes per class: as they are, and with one kind of error repaired at a time."""
-    total = np.bincount(found.box_labels[~found.box_crowd], minlength=num_classes)
-    counted = ~found.ignored
-    yield "AP50", (found.labels[counted], found.scores[counted], found.correct[counted], total)
-    for place, name in enumerate(ERROR_TYPES[:-1]):
-        wrong = found.kind == place
-        repaired = wrong & (found.repairs >= 0)
+    total = np.bincount(diagnosis.box_labels[~diagnosis.box_crowd], minlength=num_classes)
+    counted = ~diagnosis.ignored
+    yield "AP50", (diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted], total)
+    for number, name in enumerate(ERROR_TYPES[:-1]):
+        wrong = diagnosis.kind == number
+        repaired = wrong & (diagnosis.repairs >= 0)
         keep = (counted & ~wrong) | repaired
-        labels = np.where(repaired & (name == "Cls"), np.append(found.box_labels, 0)[found.repairs], found.labels)
-        yield name, (labels[keep], found.scores[keep], (found.correct | repaired)[keep], total)
-    fewer = total - np.bincount(found.box_labels[found.box_missed], minlength=num_classes)
-    yield "Miss", (found.labels[counted], found.scores[counted], found.correct[counted], fewer)
-    perfect = found.correct[counted].astype(np.float64)
-    yield "FP", (found.labels[counted], perfect, found.correct[counted], total)
-    found_only = total - np.bincount(found.box_labels[~found.box_found & ~found.box_crowd], minlength=num_classes)
-    yield "FN", (found.labels[counted], found.scores[counted], found.correct[counted], found_only)
+        labels = np.where(
+            repaired & (name == "Cls"), np.append(diagnosis.box_labels, 0)[diagnosis.repairs], diagnosis.labels
+        )
+        yield name, (labels[keep], diagnosis.scores[keep], (diagnosis.correct | repaired)[keep], total)
+    fewer = total - np.bincount(diagnosis.box_labels[diagnosis.box_missed], minlength=num_classes)
+    yield "Miss", (diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted], fewer)
+    perfect = diagnosis.correct[counted].astype(np.float64)
+    yield "FP", (diagnosis.labels[counted], perfect, diagnosis.correct[counted], total)
+    found_only = total - np.bincount(
+        diagnosis.box_labels[~diagnosis.box_found & ~diagnosis.box_crowd], minlength=num_classes
+    )
+    yield "FN", (diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted], found_only)
 
 
 def _class_precision(

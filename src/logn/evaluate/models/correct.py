@@ -22,8 +22,8 @@ from logn.calibrators.recommend import (
     RECOMMENDED,
     Recommendation,
     class_scores,
-    matching_threshold,
     recommend,
+    sampled_threshold,
 )
 from logn.errors import InputError, LogNWarning
 from logn.evaluate.models.collect import Advance, ImageFiles, ImageSource, Traits, beside, choose_images, ignore
@@ -81,7 +81,7 @@ def score_change(moments: ClassMoments, affine: ClassAffine, threshold: float) -
     changed = after.argmax(axis=1) != before.argmax(axis=1)
     return ScoreChange(
         threshold=threshold,
-        matching=matching_threshold(moments, affine, threshold, activation),
+        matching=sampled_threshold(moments, affine, threshold, activation),
         other_best=float(weight @ changed / max(float(weight.sum()), np.finfo(np.float64).tiny)),
         is_classification=activation == "softmax" and affine.background is None,
     )
