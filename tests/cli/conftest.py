@@ -41,6 +41,84 @@ def refused(run):
     return call
 
 
+@pytest.fixture(scope="session")
+def save_onnx():
+    """Write the ONNX file of a graph in ONNX's own text form, with its weights; `stored` is how weights are stored."""
+    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    pytest.importorskip("onnx.parser")
+
+    def save(path, text, stored=(), **weights):
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+        arrays = {name: np.asarray(array) for name, array in weights.items()}
+        singles = {name: array.astype(np.float32) if array.dtype == float else array for name, array in arrays.items()}
+        model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in singles.items())
+        onnx.save_model(model, str(path), **dict(stored))
+        return path
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def save_yolox(save_onnx):
+    """Write boxes, objectness and three classes, as YOLOX has them over an input of 32 (strides 8, 16, 32)."""
+
+    def save(path):
+        lines, weights, draw = [], {"flat": np.array([1, 8, -1])}, np.random.default_rng(0).normal
+        for level, stride in enumerate((8, 16, 32)):
+            size = f"[{stride}, {stride}]"
+            lines.append(f"f{level} = AveragePool <kernel_shape = {size}, strides = {size}> (x)")
+            for name, width in ((f"reg{level}", 4), (f"obj{level}", 1), (f"cls{level}", 3)):
+                weights |= {f"{name}_w": draw(0, 0.01, (width, 3, 1, 1)), f"{name}_b": np.linspace(0, -3, width)}
+                lines.append(f"{name} = Conv(f{level}, {name}_w, {name}_b)")
+            lines.append(f"o{level} = Sigmoid(obj{level}) c{level} = Sigmoid(cls{level})")
+            lines.append(f"j{level} = Concat <axis = 1> (reg{level}, o{level}, c{level})")
+            lines.append(f"r{level} = Reshape(j{level}, flat)")
+        lines.append("a = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (a)")
+        return save_onnx(path, f"(float[1, 3, 32, 32] x) => (float[1, N, 8] y) {{ {' '.join(lines)} }}", **weights)
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def make_files():
+    """Write a store of twelve images with two boxes each, labels, statistics, counts, and logits of a classifier."""
+    from logn.evaluate.store.store import PredictionWriter, StoreHeader
+    from logn.logits.proposals import Proposals
+    from logn.statistics.moments import ClassMoments, StatisticsMetadata
+
+    def make(folder, names=None):
+        rng, counts = np.random.default_rng(0), [500, 40, 3]
+        images, annotations = [], []
+        all_names = None if names is None else (*names, "background")
+        metadata = StatisticsMetadata(class_names=all_names, background=-1, activation="softmax")
+        moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
+        header = StoreHeader(num_columns=4, background=-1, class_names=names)
+        with PredictionWriter(folder / "store", header) as writer:
+            for image in range(1, 13):
+                labels = rng.integers(0, 3, 2)
+                boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
+                logits = rng.normal(0, 1, (8, 4)) + np.log([*counts, 100])
+                moments.update(logits)
+                writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
+                images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
+                for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
+                    annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
+                    annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
+        categories = [
+            {"id": n + 1, "name": name, "frequency": "fcr"[n]} for n, name in enumerate(names or ("c0", "c1", "c2"))
+        ]
+        content = {"images": images, "annotations": annotations, "categories": categories}
+        (folder / "gt.json").write_text(json.dumps(content))
+        (folder / "counts.json").write_text(json.dumps(counts))
+        moments.save(folder / "stats.safetensors")
+        labels = rng.integers(0, 3, 90)
+        np.save(folder / "test.npy", 2 * np.eye(3)[labels] + rng.normal(size=(90, 3)) + 0.7 * np.log(counts))
+        np.save(folder / "labels.npy", labels)
+        return folder
+
+    return make
+
+
 @pytest.fixture
 def logits(tmp_path):
     """Logits of three classes and a background, in three shards; gives the rows."""

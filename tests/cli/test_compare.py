@@ -10,40 +10,15 @@ from logn.classes.counts import ClassCounts
 from logn.errors import LogNWarning
 from logn.evaluate.comparison.compare import compare as compare_in_python
 from logn.evaluate.comparison.comparison import CompareSettings
-from logn.evaluate.store.store import PredictionWriter, StoreHeader
 from logn.labels.annotations import fingerprint_images
-from logn.logits.proposals import Proposals
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
-
-COUNTS = [500, 40, 3]
+from logn.statistics.moments import StatisticsMetadata
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    """Twelve images with two boxes each; the store, the annotations, statistics and counts."""
-    rng = np.random.default_rng(0)
-    images, annotations = [], []
-    metadata = StatisticsMetadata(background=-1, activation="softmax")
-    moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
-    with PredictionWriter(tmp_path / "store", StoreHeader(num_columns=4, background=-1)) as writer:
-        for image in range(1, 13):
-            labels = rng.integers(0, 3, 2)
-            boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
-            logits = rng.normal(0, 1, (8, 4)) + np.log([*COUNTS, 100])
-            moments.update(logits)
-            writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
-            images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
-            for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
-                annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
-                annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
-    categories = [{"id": n + 1, "name": f"c{n}", "frequency": "fcr"[n]} for n in range(3)]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (tmp_path / "gt.json").write_text(json.dumps(content))
-    (tmp_path / "counts.json").write_text(json.dumps(COUNTS))
-    moments.save(tmp_path / "stats.safetensors")
-    np.save(tmp_path / "test.npy", np.zeros((3, 2)))
+def files(make_files, tmp_path, monkeypatch):
+    """The store, the annotations, statistics and counts."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return make_files(tmp_path)
 
 
 def change_annotations(change):
@@ -143,22 +118,22 @@ def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, refused,
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("compare store", "Expected `--data`, the annotations, for `store`, but got none."),
-        ("compare test.npy", "Expected `--labels`, the class of each row, for `test.npy`, but got none."),
-        ("compare store -d gt.json --labels x.npy", "Expected `--labels` only with the predictions of a classifier"),
-        ("compare test.npy --labels x.npy -d gt.json", "Expected `--data` only with the predictions of a detector"),
-        (
-            "compare . -d gt.json",
-            "Expected `.` to be a folder of `logn predict`, or a file of logits, but it is neither",
-        ),
-        ("compare stor -d gt.json", "but there is none; `logn predict MODEL --data val.json -o predictions` makes"),
+        ("compare store", "Pass the annotations of `store`: --data FILE."),
+        ("compare test.npy", "Pass the class of each row of `test.npy`: --labels FILE."),
+        ("compare store -d gt.json --labels x.npy", "`--labels` is for classifiers, but `store` is of a detector"),
+        ("compare test.npy --labels x.npy -d gt.json", "`--data` is for detectors, but `test.npy` is of"),
+        ("compare . -d gt.json", "`.` is neither a folder from `logn predict` nor a file of logits."),
+        ("compare stor -d gt.json", "`stor` does not exist. Make predictions with `logn predict MODEL --data val.json"),
         ("compare best.pt -d gt.json", "`logn predict best.pt --data val.json -o predictions --trust`"),
-        ("compare stats.safetensors -d gt.json", "holds statistics: give them by `-s stats.safetensors`"),
+        (
+            "compare stats.safetensors -d gt.json",
+            "holds statistics, not predictions: pass it as `-s stats",
+        ),
         ("compare store -d gt.json --methods norcl", "to be one of none, recommended, logn"),
-        ("compare store -d gt.json --methods use_std=false", "`--methods` to begin with a method"),
+        ("compare store -d gt.json --methods use_std=false", "`--methods` must begin with the name of a method"),
         ("compare store -d gt.json --methods loga", "for the method `loga`"),
         ("compare store -d gt.json --methods logn", "for the method `logn`"),
-        ("compare store -d gt.json -o gt.json", "Expected `gt.json` to be a folder, but it is a file."),
+        ("compare store -d gt.json -o gt.json", "`gt.json` is a file, but the comparison is a folder"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(files, refused, line, sentence):

@@ -4,11 +4,9 @@ import json
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnxruntime
 import pytest
 import torch
-from onnx import numpy_helper
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -34,23 +32,15 @@ def images(tmp_path):
     return folder
 
 
-def save_onnx(path, spread=SPREAD, means=TAIL):
-    """A convolution with a sigmoid behind it: as many rows as pixels, classes with falling means and spreads."""
-    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 16, 16] x) => (float[N, {CLASSES}, 16, 16] y)
-    {{ z = Conv(x, w, b) y = Sigmoid(z) }}"""
-    model = onnx.parser.parse_model(text)
-    generator = np.random.default_rng(0)
-    weight = generator.normal(size=(CLASSES, 3, 1, 1)) * spread.reshape(-1, 1, 1, 1) * 3
-    weight -= weight.mean(axis=1, keepdims=True)  # so that the mean is the bias
-    for name, array in (("w", weight), ("b", means)):
-        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-    onnx.save_model(model, str(path))
-    return path
+TEXT = f"(float[N, 3, 16, 16] x) => (float[N, {CLASSES}, 16, 16] y) {{ z = Conv(x, w, b) y = Sigmoid(z) }}"
 
 
 @pytest.fixture
-def model(tmp_path):
-    return save_onnx(tmp_path / "model.onnx")
+def model(save_onnx, tmp_path):
+    """A convolution with a sigmoid behind it: as many rows as pixels, classes with falling means and spreads."""
+    weight = np.random.default_rng(0).normal(size=(CLASSES, 3, 1, 1)) * SPREAD.reshape(-1, 1, 1, 1) * 3
+    weight -= weight.mean(axis=1, keepdims=True)  # so that the mean is the bias
+    return save_onnx(tmp_path / "model.onnx", TEXT, w=weight, b=TAIL)
 
 
 def logits(path, pixels):
@@ -114,15 +104,12 @@ def test_without_an_output_nothing_is_written(run, tmp_path, model, images):
     assert left_in(tmp_path) == {"train", "model.onnx"}
 
 
-def test_nothing_to_correct_is_no_error(run, tmp_path, images):
-    level = save_onnx(tmp_path / "level.onnx", np.full(CLASSES, 1.0), np.full(CLASSES, -3.0))
+def test_nothing_to_correct_is_no_error(run, save_onnx, tmp_path, images):
     # Weights of equal spread: the same row, turned around the axis of equal channels.
-    file = onnx.load(str(level))
-    angle = np.arange(CLASSES) * 0.7
-    one, two = np.array([1, -1, 0]) / 2**0.5, np.array([1, 1, -2]) / 6**0.5
-    weight = np.cos(angle)[:, None] * one + np.sin(angle)[:, None] * two
-    file.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight.reshape(-1, 3, 1, 1).astype(np.float32), "w"))
-    onnx.save_model(file, str(level))
+    angle = np.arange(CLASSES)[:, None] * 0.7
+    weight = np.cos(angle) * np.array([1, -1, 0]) / 2**0.5 + np.sin(angle) * np.array([1, 1, -2]) / 6**0.5
+    weights = {"w": weight.reshape(-1, 3, 1, 1), "b": np.full(CLASSES, -3.0)}
+    level = save_onnx(tmp_path / "level.onnx", TEXT, **weights)
     common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
     done = run(*common)
     assert done.code == 0
@@ -241,7 +228,7 @@ def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, 
             "model.onnx --images train -o out.onnx",
             "which does not say how its images are prepared: one of yolov5, yolox",
         ),
-        ("model.onnx -o out.onnx", "Expected `--images`, a folder of training images, or `--data`, but got neither"),
+        ("model.onnx -o out.onnx", "Pass training images: --images FOLDER or --data FILE."),
         ("model.onnx --images empty -o out.onnx", "to hold images (.jpg"),
         ("model.onnx --images nowhere -o out.onnx", "to be a folder of images, but there is none"),
         ("model.onnx {given} -o model.onnx", "Expected `output` to be another file than the model"),

@@ -60,7 +60,7 @@ def test_counts_without_statistics(run, counts, tmp_path):
     output = tmp_path / "a.safetensors"
     options = ("--method", "norcal:gamma=1", "--counts", counts, "--background", "first")
     result = run("fit", *options, "-o", output, "--json")
-    assert result.json["notes"] == ["1 class without a training image, counted as 1."]
+    assert result.json["notes"] == ["1 class without a training image: counted as 1 image."]
     assert (result.json["method"], result.json["settings"]["gamma"]) == ("norcal", 1.0)
     assert ClassAffine.load(output) == norcal([60, 20, 1], 1.0, background=0)
 
@@ -92,7 +92,7 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
         ("--method logn:strength=1 --strength 0.5", "once, but got it twice"),
         ("--strength 2", "`strength` to be from 0 to 1"),
         ("--method norcal --counts no-such.csv", "no-such.csv"),
-        ("--counts x.csv", "`--counts` only with the methods loga"),
+        ("--counts x.csv", "The method `recommended` does not use `--counts`: leave it out"),
         ("--target no-such.json", "no-such.json"),
     ],
 )
@@ -109,7 +109,7 @@ def test_files_of_another_kind_are_refused(run, refused, stats, tmp_path):
         "0.npy": ("fit", shard),
         "no-such": ("fit", tmp_path / "no-such.safetensors"),
         "to be a file, but it is a folder": ("fit", tmp_path / "shards"),
-        "make them by `logn collect best.pt --images train/ -o stats.safetensors --trust`": ("fit", "best.pt"),
+        "Make them with `logn collect best.pt --images train/ -o stats.safetensors --trust`": ("fit", "best.pt"),
         "to hold `logn.affine`": ("apply", stats, shard),
     }
     for sentence, words in cases.items():
@@ -161,8 +161,8 @@ def test_bfloat16_stays_bfloat16(run, affine, tmp_path):
     ("rows", "target", "sentence"),
     [
         (np.zeros((2, 3)), "y.npy", "to have 3 columns, those of"),
-        (np.array([[0.0] * 4, [0, 0, np.nan, 0]]), "y.npy", "row 1, class 2 of"),
-        (np.full((1, 4), 60000, np.float16), "y.npy", "to fit float16"),
+        (np.array([[0.0] * 4, [0, 0, np.nan, 0]]), "y.npy", "Row 1, class 2 of"),
+        (np.full((1, 4), 60000, np.float16), "y.npy", "does not fit float16 once it is corrected"),
         (np.zeros((0, 4)), "y.npy", "at least one row"),
         (np.zeros((2, 4), np.int64), "y.npy", "int64"),
         (np.zeros((2, 4)), "y.txt", "to end in .npy or .safetensors"),
@@ -187,12 +187,3 @@ def test_an_error_stands_alone(refused, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # those of NumPy would be printed beside the sentence
         assert "`shift` to be finite" in refused("fit", *options, "-o", tmp_path / "a.safetensors")
-
-
-def test_a_doubt_is_printed_once(run, tmp_path):
-    np.save(tmp_path / "scores.npy", np.random.default_rng(0).uniform(size=(300, 6)))
-    stats = tmp_path / "stats.safetensors"
-    run("collect", tmp_path / "scores.npy", "-o", stats)
-    result = run("fit", stats, "-o", tmp_path / "affine.safetensors", "--json")
-    assert sum("as probabilities do" in sentence for sentence in result.json["warnings"]) == 1
-    assert result.err.count("as probabilities do") == 1

@@ -114,7 +114,7 @@ def test_a_lack_of_memory_is_one_sentence(error, monkeypatch, capsys):
     monkeypatch.setattr("logn.cli.main.app", full)
     assert main.execute(["inspect", "stats.safetensors"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("Error: There is not enough memory (")
+    assert told.startswith("Error: Out of memory")
     assert told.count("\n") == 1
 
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
 from onnx import numpy_helper
 from PIL import Image
@@ -17,20 +16,12 @@ from logn.statistics.moments import ClassMoments
 NAMES = ("cat", "dog", "cow")
 
 
-def write(path, text, **weights):
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items())
-    onnx.save_model(model, str(path))
-    return path
-
-
 @pytest.fixture
-def model(tmp_path):
+def model(save_onnx, tmp_path):
     """A classifier of four classes over images of 8 x 8."""
     draw = np.random.default_rng(0).normal
-    weights = {"w": draw(size=(192, 4)).astype(np.float32), "b": draw(size=4).astype(np.float32)}
-    text = "g (float[N, 3, 8, 8] x) => (float[N, 4] y) { f = Flatten(x) z = Gemm(f, w, b) y = Softmax(z) }"
-    return write(tmp_path / "model.onnx", text, **weights)
+    text = "(float[N, 3, 8, 8] x) => (float[N, 4] y) { f = Flatten(x) z = Gemm(f, w, b) y = Softmax(z) }"
+    return save_onnx(tmp_path / "model.onnx", text, w=draw(size=(192, 4)), b=draw(size=4))
 
 
 @pytest.fixture
@@ -94,14 +85,14 @@ def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, refused, tm
     assert "images that can be read, but none of 7 can" in refused(*collect)
 
 
-def test_a_preset_says_the_background_and_the_activation_too(run, tmp_path, images):
+def test_a_preset_says_the_background_and_the_activation_too(run, save_onnx, tmp_path, images):
     """Otherwise `no object` would be taken for a class."""
-    text = """g (float[1, 3, 32, 32] x) => (float[1, 16, 4] logits, float[1, 16, 4] pred_boxes)
+    text = """(float[1, 3, 32, 32] x) => (float[1, 16, 4] logits, float[1, 16, 4] pred_boxes)
     { p = AveragePool <kernel_shape = [8, 8], strides = [8, 8]> (x) f = Reshape(p, shape)
     t = Transpose <perm = [0, 2, 1]> (f) logits = MatMul(t, w) b = MatMul(t, v) pred_boxes = Sigmoid(b) }"""
     draw = np.random.default_rng(0).normal
-    weights = {name: draw(size=(3, 4)).astype(np.float32) for name in "wv"}
-    path, stats = write(tmp_path / "m.onnx", text, shape=np.array([1, 3, 16]), **weights), tmp_path / "s.safetensors"
+    weights = {"w": draw(size=(3, 4)), "v": draw(size=(3, 4)), "shape": [1, 3, 16]}
+    path, stats = save_onnx(tmp_path / "m.onnx", text, **weights), tmp_path / "s.safetensors"
     done = run("collect", path, "--like", "detr", "--images", images, "-o", stats)
     assert "3 classes and a background (last)" in done.out
     assert "Read at `logits`, before softmax." in done.out
@@ -121,18 +112,15 @@ def test_the_correction_of_another_file_is_refused(run, refused, tmp_path, model
     assert not output.exists()
 
 
-def test_a_fold_is_proven_at_the_size_that_is_given(run, refused, tmp_path, affine):
-    text = """g (float[1, 3, h, w] x) => (float[1, 4, a, b] y) { z = Conv(x, k, b) y = Sigmoid(z) }"""
+def test_a_fold_is_proven_at_the_size_that_is_given(run, save_onnx, tmp_path, affine):
+    text = "(float[1, 3, h, w] x) => (float[1, 4, a, b] y) { z = Conv(x, k, b) y = Sigmoid(z) }"
     draw = np.random.default_rng(0).normal
-    weights = {"k": draw(size=(4, 3, 1, 1)).astype(np.float32), "b": draw(size=4).astype(np.float32)}
-    path = write(tmp_path / "open.onnx", text, **weights)
+    path = save_onnx(tmp_path / "open.onnx", text, k=draw(size=(4, 3, 1, 1)), b=draw(size=4))
     assert "Proven on 48 rows" in run("fold", path, affine, "-o", tmp_path / "out.onnx", "--size", "6x8").out
 
 
-def two_heads(path):
-    text = """g (float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
+TWO_HEADS = """(float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
     { f = Flatten(x) z = Gemm(f, w) y = Softmax(z) v = Gemm(f, t) u = Softmax(v) }"""
-    return write(path, text, w=np.ones((192, 4), np.float32), t=np.ones((192, 4), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -142,8 +130,8 @@ def two_heads(path):
         ("fold broken.onnx affine.safetensors", "whole ONNX model"),
         ("fold two.onnx affine.safetensors", "name its `tensor`"),
         ("fold two.onnx affine.safetensors --tensor nobody", "Expected `tensor` to be a tensor of"),
-        ("fold model.pt affine.safetensors", "a PyTorch model is folded in Python, by logn.fold(model, layer, affine)"),
-        ("fold model.engine affine.safetensors", "to be an ONNX file, but it is an engine of TensorRT"),
+        ("fold model.pt affine.safetensors", "fold a PyTorch model in Python with logn.fold(model, layer, affine)"),
+        ("fold model.engine affine.safetensors", "is not an ONNX file: it is an engine of TensorRT"),
         ("fold model.onnx affine.safetensors --size large", "like 480x640 or 640"),
         ("fold model.onnx affine.safetensors --size 9", "Expected `size` to be (8, 8)"),
         ("collect model.onnx --images images", "Expected `like` for `model.onnx`"),
@@ -152,41 +140,24 @@ def two_heads(path):
         ("collect best.pt --images images", "for `best.pt`, which is a pickle"),
     ],
 )
-def test_bad_input_is_one_sentence_and_no_file(refused, tmp_path, monkeypatch, model, images, affine, words, sentence):
+def test_bad_input_is_one_sentence_and_no_file(
+    refused, save_onnx, tmp_path, monkeypatch, model, images, affine, words, sentence
+):
     monkeypatch.chdir(tmp_path)
     ClassAffine.identity(9).save(tmp_path / "wide.safetensors")
     (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:200])
     (tmp_path / "best.pt").write_bytes(b"")
     (tmp_path / "empty").mkdir()
-    two_heads(tmp_path / "two.onnx")
+    save_onnx(tmp_path / "two.onnx", TWO_HEADS, w=np.ones((192, 4)), t=np.ones((192, 4)))
     output = "out.onnx" if words.startswith("fold") else "stats.safetensors"
     assert sentence in refused(*words.split(), "-o", output)
     assert not (tmp_path / output).exists()
 
 
 @pytest.fixture
-def detector(tmp_path):
-    """Boxes, objectness and three classes, as YOLOX has them over an input of 32 (strides 8, 16, 32)."""
-    lines, weights = [], {"flat": np.array([1, 8, -1])}
-    generator = np.random.default_rng(0)
-    for level, stride in enumerate((8, 16, 32)):
-        lines.append(
-            f"f{level} = AveragePool <kernel_shape = [{stride}, {stride}], strides = [{stride}, {stride}]> (x)"
-        )
-        for name, width in (("reg", 4), ("obj", 1), ("cls", 3)):
-            weights[f"{name}{level}_w"] = generator.normal(0, 0.01, (width, 3, 1, 1)).astype(np.float32)
-            lines.append(f"{name}{level} = Conv(f{level}, {name}{level}_w)")
-        lines.append(f"o{level} = Sigmoid(obj{level}) c{level} = Sigmoid(cls{level})")
-        lines.append(
-            f"j{level} = Concat <axis = 1> (reg{level}, o{level}, c{level}) r{level} = Reshape(j{level}, flat)"
-        )
-    lines.append("a = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (a)")
-    text = f"g (float[1, 3, 32, 32] x) => (float[1, N, 8] y) {{ {' '.join(lines)} }}"
-    return write(tmp_path / "m.onnx", text, **weights)
-
-
-@pytest.fixture
-def labels(tmp_path):
+def labels(save_yolox, tmp_path):
+    """The detector `m.onnx`, and labels of two images with two of its classes."""
+    save_yolox(tmp_path / "m.onnx")
     generator = np.random.default_rng(1)
     for number in (1, 2):
         Image.fromarray(generator.integers(0, 256, (20, 40, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
@@ -201,10 +172,10 @@ def labels(tmp_path):
     return tmp_path / "val.json"
 
 
-def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, detector, labels):
+def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels):
     store = tmp_path / "store"
     names = ("--class-names", tmp_path / "names.txt")
-    done = run("predict", detector, "--like", "yolox", *names, "-d", labels, "-o", store)
+    done = run("predict", tmp_path / "m.onnx", "--like", "yolox", *names, "-d", labels, "-o", store)
     assert (done.code, "2 of 2 images" in done.out) == (0, True)
     header = PredictionStore(store).header
     assert (header.class_names, header.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
@@ -223,20 +194,24 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, detect
         ("bad.onnx --like yolox", "to load in onnxruntime, but it does not"),
         ("nowhere", "there is no such file or folder"),
         ("gone.onnx --like yolox", "gone.onnx"),
-        ("os:getcwd --like yolox", "Expected `--like` only with an ONNX file"),
+        ("os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),
+        ("os:getpid", "a function that returns a model, but got int"),
+        ("os:nothing", "a function that can be imported, but it cannot"),
+        ("best.pt", "(`--trust`) for `best.pt`, which is a pickle"),
     ],
 )
-def test_a_prediction_that_cannot_be_made(refused, tmp_path, monkeypatch, detector, labels, words, sentence):
+def test_a_prediction_that_cannot_be_made(refused, tmp_path, monkeypatch, labels, words, sentence):
     monkeypatch.chdir(tmp_path)
-    model = onnx.load(str(detector))
+    (tmp_path / "best.pt").write_bytes(b"a pickle")
+    model = onnx.load("m.onnx")
     model.graph.node[0].op_type = "NoSuchOperator"
     onnx.save_model(model, "bad.onnx")
     assert sentence in refused("predict", *words.split(), "-d", labels, "-o", "store")
     assert not (tmp_path / "store").exists()
 
 
-def test_a_missing_image_is_named_and_nothing_is_written(refused, tmp_path, detector, labels):
+def test_a_missing_image_is_named_and_nothing_is_written(refused, tmp_path, labels):
     (tmp_path / "1.png").unlink()
     options = ("--like", "yolox", "--class-names", tmp_path / "names.txt")
-    assert "1.png" in refused("predict", detector, *options, "-d", labels, "-o", tmp_path / "store")
+    assert "1.png" in refused("predict", tmp_path / "m.onnx", *options, "-d", labels, "-o", tmp_path / "store")
     assert not (tmp_path / "store").exists()

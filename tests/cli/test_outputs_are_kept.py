@@ -8,13 +8,7 @@ from safetensors.numpy import save_file
 
 from logn.calibrators.affine import ClassAffine
 
-
-def write_onnx(path, columns, **options):
-    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
-    graph = f"g (float[N, 4] x) => (float[N, {columns}] y) {{ y = Gemm(x, w) }}"
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, columns), np.float32), "w"))
-    onnx.save_model(model, str(path), **options)
+LINEAR = "(float[N, 4] x) => (float[N, 4] y) { y = Gemm(x, w) }"
 
 
 @pytest.fixture
@@ -35,17 +29,17 @@ def weights(tmp_path):
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("fit {stats} -o {stats}", "to be another file than the inputs"),
-        ("fit {stats} -o {weights}", "to be new or written by `logn fit`"),
-        ("collect {shard} -o {shard}", "to be another file than the inputs"),
-        ("collect {other} -o {shard}", "but it is another file"),
-        ("collect {shard} -o {weights}", "to be new or written by `logn collect`"),
-        ("merge {stats} -o {stats}", "to be another file than the inputs"),
-        ("merge {stats} -o {weights}", "but it is another file"),
-        ("inspect {stats} --plot {stats}", "to be another file than the inputs"),
-        ("apply {affine} {shard} -o {shard}", "to be another file than the inputs"),
+        ("fit {stats} -o {stats}", "is one of the inputs: choose another name"),
+        ("fit {stats} -o {weights}", "exists, and `logn fit` did not write it"),
+        ("collect {shard} -o {shard}", "is one of the inputs: choose another name"),
+        ("collect {other} -o {shard}", "did not write it"),
+        ("collect {shard} -o {weights}", "exists, and `logn collect` did not write it"),
+        ("merge {stats} -o {stats}", "is one of the inputs: choose another name"),
+        ("merge {stats} -o {weights}", "did not write it"),
+        ("inspect {stats} --plot {stats}", "is one of the inputs: choose another name"),
+        ("apply {affine} {shard} -o {shard}", "is one of the inputs: choose another name"),
         ("apply {affine} {shard} -o {stats}", "not to exist yet, but it does: choose another"),
-        ("fold {model} {affine} -o {affine}", "to be another file than the inputs"),
+        ("fold {model} {affine} -o {affine}", "is one of the inputs: choose another name"),
         ("fit {stats} -o {folder}/no/such.safetensors", "to exist, but"),
         ("collect {shard} -o {folder}", "is a folder"),
     ],
@@ -94,9 +88,9 @@ def commands(run, stats, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["apply", "fold", "inspect"])
-def test_an_existing_file_is_replaced_only_where_the_user_says_so(run, refused, commands, tmp_path, verb):
+def test_an_existing_file_is_replaced_only_where_the_user_says_so(run, refused, commands, tmp_path, request, verb):
     if verb == "fold":
-        write_onnx(tmp_path / "model.onnx", 4)
+        request.getfixturevalue("save_onnx")(tmp_path / "model.onnx", LINEAR, w=np.ones((4, 4)))
     if verb == "inspect":
         pytest.importorskip("matplotlib")
     name, *command = commands[verb]
@@ -111,10 +105,11 @@ def test_an_existing_file_is_replaced_only_where_the_user_says_so(run, refused, 
     assert output.read_bytes() != b"somebody's own"
 
 
-def test_a_fold_does_not_replace_a_data_file(run, refused, tmp_path):
+def test_a_fold_does_not_replace_a_data_file(run, refused, save_onnx, tmp_path):
     paths = (tmp_path / "model.onnx", tmp_path / "affine.safetensors", tmp_path / "c.onnx.data")
-    write_onnx(paths[0], 3, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 2.0]).save(paths[1])
+    stored = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    save_onnx(paths[0], LINEAR, stored, w=np.ones((4, 4)))
+    ClassAffine([2.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, 0.0]).save(paths[1])
     paths[2].write_bytes(b"the weights of another model")
     command = ("fold", *paths[:2], "-o", tmp_path / "c.onnx")
     assert f"Expected `{paths[2]}` not to exist yet, but it does" in refused(*command)

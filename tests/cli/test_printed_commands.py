@@ -8,10 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
 from PIL import Image
 
 from logn.cli.main import VERBS, execute
@@ -42,37 +39,8 @@ def detector():
 """
 
 
-def save_model(path, text, weights):
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
-    for name, array in weights.items():
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    onnx.save_model(model, str(path))
-
-
-def save_yolox(path, generator):
-    """Boxes, objectness and three classes of three levels, as YOLOX has them over an input of 32."""
-    lines, weights = [], {"flat": np.array([1, 8, -1])}
-    for level, stride in enumerate((8, 16, 32)):
-        lines.append(
-            f"f{level} = AveragePool <kernel_shape = [{stride}, {stride}], strides = [{stride}, {stride}]> (x)"
-        )
-        for name, width in (("reg", 4), ("obj", 1), ("cls", 3)):
-            weights[f"{name}{level}_w"] = generator.normal(0, 0.01, (width, 3, 1, 1)).astype(np.float32)
-            weights[f"{name}{level}_b"] = np.linspace(0, -3, width).astype(np.float32)
-            lines.append(f"{name}{level} = Conv(f{level}, {name}{level}_w, {name}{level}_b)")
-        lines.append(f"o{level} = Sigmoid(obj{level}) c{level} = Sigmoid(cls{level})")
-        lines.append(
-            f"j{level} = Concat <axis = 1> (reg{level}, o{level}, c{level}) r{level} = Reshape(j{level}, flat)"
-        )
-    lines.append("a = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (a)")
-    save_model(path, f"(float[1, 3, 32, 32] x) => (float[1, N, 8] y) {{ {' '.join(lines)} }}", weights)
-
-
-def save_classifier(path, generator, columns=3):
-    weights = {"w": generator.normal(0, 1, (12, columns)).astype(np.float32)}
-    weights["b"] = np.linspace(0, -3, columns).astype(np.float32)
-    layers = "p = AveragePool <kernel_shape = [16, 16], strides = [16, 16]> (x) f = Flatten(p) y = Gemm(f, w, b)"
-    save_model(path, f"(float[N, 3, 32, 32] x) => (float[N, {columns}] y) {{ {layers} }}", weights)
+CLASSIFIER = """(float[N, 3, 32, 32] x) => (float[N, 3] y)
+    { p = AveragePool <kernel_shape = [16, 16], strides = [16, 16]> (x) f = Flatten(p) y = Gemm(f, w, b) }"""
 
 
 def write_labels(folder, name, generator):
@@ -90,7 +58,7 @@ def write_labels(folder, name, generator):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(save_onnx, save_yolox, tmp_path_factory):
     """Everything that a first command needs, and the files that examples in printed commands name."""
     folder, generator = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
     write_labels(folder, "train", generator)
@@ -111,8 +79,8 @@ def made(tmp_path_factory):
     (folder / "names.txt").write_text("\n".join(NAMES))
     (folder / "counts.json").write_text(json.dumps([200, 80, 20]))
     (folder / "models_to_paste.py").write_text(MODELS)
-    save_yolox(folder / "my yolox.onnx", generator)
-    save_classifier(folder / "model.onnx", generator)
+    save_yolox(folder / "my yolox.onnx")
+    save_onnx(folder / "model.onnx", CLASSIFIER, w=generator.normal(0, 1, (12, 3)), b=np.linspace(0, -3, 3))
     return folder
 
 

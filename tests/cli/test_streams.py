@@ -75,7 +75,7 @@ def test_a_full_stdout_is_told_on_stderr(start, named):
         process = start("inspect", named, "--json", stdout=full)
         _, err = process.communicate()
     assert process.returncode == 2
-    assert err.decode() == "Error: Expected the files to be readable and writable, but got: no space left on device.\n"
+    assert err.decode() == "Error: A file cannot be read or written: no space left on device.\n"
 
 
 def test_an_error_for_a_reader_that_has_gone_is_no_traceback(start):

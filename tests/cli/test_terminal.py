@@ -1,59 +1,22 @@
 """What is printed fits the terminal: tables at 80, 100 and 140 columns, colours, progress, completion."""
 
-import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from logn.cli import main
 from logn.cli.console import progress
 from logn.evaluate.comparison.tables import Table
-from logn.evaluate.store.store import PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn.table import TextStyle, cell_width, write_table
 
 NAMES = ("aeroplane", "a class with quite a long name of its own", "猫")
-COUNTS = [500, 40, 3]
 METHODS = "logn,recommended,p2p,logn:margin=0,use_std=false,loga:tau=1"
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
-def make_files(folder, names):
-    """A store, its labels, statistics, logits and labels of a classifier."""
-    rng = np.random.default_rng(0)
-    images, annotations = [], []
-    metadata = StatisticsMetadata(class_names=(*names, "background"), background=-1, activation="softmax")
-    moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
-    header = StoreHeader(num_columns=4, background=-1, class_names=names)
-    with PredictionWriter(folder / "store", header) as writer:
-        for image in range(1, 13):
-            labels = rng.integers(0, 3, 2)
-            boxes = np.array([[0, 0, 20, 20], [40, 40, 80, 70]])[rng.integers(0, 2, 8)] + rng.normal(0, 1, (8, 4))
-            logits = rng.normal(0, 1, (8, 4)) + np.log([*COUNTS, 100])
-            moments.update(logits)
-            writer.append(image, Proposals(boxes.astype(np.float32), logits.astype(np.float32), 100, 100))
-            images.append({"id": image, "neg_category_ids": [1, 2, 3], "not_exhaustive_category_ids": []})
-            for label, box in zip(labels.tolist(), [[0, 0, 20, 20], [40, 40, 40, 30]], strict=True):
-                annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1}
-                annotations.append(annotation | {"bbox": box, "area": box[2] * box[3]})
-    categories = [{"id": n + 1, "name": name, "frequency": "fcr"[n]} for n, name in enumerate(names)]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (folder / "gt.json").write_text(json.dumps(content))
-    results = [{**{key: one[key] for key in ("image_id", "category_id", "bbox")}, "score": 0.5} for one in annotations]
-    (folder / "results.json").write_text(json.dumps(results))
-    (folder / "counts.json").write_text(json.dumps(COUNTS))
-    moments.save(folder / "stats.safetensors")
-    labels = rng.integers(0, 3, 90)
-    np.save(folder / "test.npy", 2 * np.eye(3)[labels] + rng.normal(size=(90, 3)) + 0.7 * np.log(COUNTS))
-    np.save(folder / "labels.npy", labels)
-    return folder
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(make_files, tmp_path_factory):
     return make_files(tmp_path_factory.mktemp("terminal"), NAMES)
 
 
@@ -91,10 +54,10 @@ def test_no_line_is_wider_than_the_terminal(run, files, monkeypatch, name, colum
 
 
 @pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
-@pytest.mark.parametrize("name", ["compare, verbose", "compare, a classifier, verbose", "thresholds"])
+@pytest.mark.parametrize("name", ["compare, verbose", "compare, a classifier, verbose", "thresholds", "inspect"])
 def test_a_narrow_table_has_every_number_of_a_wide_one(run, files, monkeypatch, name):
     numbers = re.compile(r"(?<![\w.])[+-]?\d+\.\d+")
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "50" if name == "inspect" else "80")
     narrow = printed(run, files, name)
     monkeypatch.setenv("COLUMNS", "400")
     wide = printed(run, files, name)
@@ -185,7 +148,7 @@ STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
+def hostile(make_files, tmp_path_factory):
     return make_files(tmp_path_factory.mktemp("hostile"), HOSTILE)
 
 

@@ -110,20 +110,12 @@ def test_a_results_file_of_any_tool(tmp_path, capsys):
 
 
 @pytest.fixture
-def sigmoid_file(tmp_path):
+def sigmoid_file(save_onnx, tmp_path):
     """An ONNX file of a linear layer with a sigmoid behind it, and its class names."""
-    onnx = pytest.importorskip("onnx")
-    text = (
-        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 8] x) => (float[N, 3] y) '
-        "{ z = Gemm(x, w, b) y = Sigmoid(z) }"
-    )
-    model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
-    for name, array in (("w", rng.normal(size=(8, 3))), ("b", rng.normal(size=3))):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
-    onnx.save_model(model, str(tmp_path / "best.onnx"))
     (tmp_path / "names.txt").write_text("car\nperson\nbus\n")
-    return tmp_path / "best.onnx"
+    text = "(float[N, 8] x) => (float[N, 3] y) { z = Gemm(x, w, b) y = Sigmoid(z) }"
+    return save_onnx(tmp_path / "best.onnx", text, w=rng.normal(size=(8, 3)), b=rng.normal(size=3))
 
 
 def fold(model, thresholds, *words):
@@ -162,7 +154,7 @@ def test_thresholds_that_exist_go_into_a_model(sigmoid_file, kind, capsys, tmp_p
         ('{"cat": 0.5}', (), "no class `cat`; did you mean `car`?"),
         ('{"car": 0.5, "car": 0.4}', (), "the key 'car' comes twice"),
         ('{"car": 0.5', (), "to be JSON such as"),
-        ('{"car": 0.5}', ("affine.safetensors",), "Expected a correction or `--thresholds`, but got both."),
+        ('{"car": 0.5}', ("affine.safetensors",), "Pass a correction or `--thresholds`, not both."),
         ('{"car": 0.5}', ("--at", "1"), "`at` to lie between 0 and 1"),
         ("nowhere.json", (), "nowhere.json"),
     ],

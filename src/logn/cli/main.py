@@ -47,8 +47,8 @@ VERBS = (
     Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
     Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", STEPS),
     Verb("data", None, "Make and look at long-tailed data, for detectors and classifiers.", RESEARCH),
-    Verb("train", None, "Train a detector or an image classifier, or go on with it.", RESEARCH),
-    Verb("bench", None, "Run the paper's tables on detectors that are trained here.", RESEARCH),
+    Verb("train", None, "Train a detector or an image classifier, or resume it.", RESEARCH),
+    Verb("bench", None, "Run the paper's tables on detectors that it trains.", RESEARCH),
     Verb("figure", None, "Draw a figure of the paper from your own run.", RESEARCH),
 )
 
@@ -180,18 +180,18 @@ def _out_of_memory(error: MemoryError | ImportError, *, as_json: bool) -> int:
     """One sentence; a library that finds no room to be loaded raises an ImportError, and others are raised again."""
     if isinstance(error, ImportError) and not any(words in str(error) for words in NO_ROOM):
         raise error
-    full = str(error) or "it is full"
-    print_error(f"There is not enough memory ({full}): free some, or raise the limit (ulimit -v).", as_json=as_json)
+    reason = f" ({error})" if str(error) else ""
+    print_error(f"Out of memory{reason}: free some, or raise the limit (ulimit -v).", as_json=as_json)
     return 2
 
 
 def _describe(error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename is not None:
-        return f"Expected `{_first_file(Path(error.filename))}` to be a folder, but it is a file."
+        return f"`{_first_file(Path(error.filename))}` is a file, but a folder is needed there: choose another path."
     reason = (error.strerror or str(error)).lower()
     if error.filename is None:
-        return f"Expected the files to be readable and writable, but got: {reason}."
-    return f"Expected `{error.filename}` to be readable or writable, but got: {reason}."
+        return f"A file cannot be read or written: {reason}."
+    return f"`{error.filename}` cannot be read or written: {reason}."
 
 
 def _first_file(path: Path) -> Path:

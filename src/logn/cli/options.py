@@ -63,7 +63,7 @@ def _at_least(least: float, most: float = float("inf")) -> Any:
     return check
 
 
-OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write.")
+OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write the result.")
 DATA = option("--data", "-d", "-a", metavar="PATH", help="LVIS or COCO .json, YOLO data.yaml[:split] or VOC folder.")
 
 Output = Annotated[Path, OUTPUT]
@@ -100,7 +100,7 @@ Method = Annotated[
         "--method",
         "-m",
         metavar="NAME",
-        help="Such as logn or norcal:gamma=0.6; or a file of logn fit.",
+        help="Such as logn or norcal:gamma=0.6; or a file from logn fit.",
         autocompletion=complete_methods,
     ),
 ]
@@ -109,15 +109,15 @@ Methods = Annotated[
     option(
         "--methods",
         metavar="LIST",
-        help="Such as logn:margin=0,norcal; or files of logn fit.",
+        help="Such as logn:margin=0,norcal; or files from logn fit.",
         autocompletion=complete_methods,
     ),
 ]
 Target = Annotated[
-    str | None, option("--target", metavar="FILE", help="Class mix to aim at: shares, or uniform or training.")
+    str | None, option("--target", metavar="FILE", help="Class mix to aim at: uniform, training, or a file.")
 ]
 Strength = Annotated[
-    float | None, option("--strength", metavar="N", help="Exponent on the statistic: 0 for nothing, 1 for all of it.")
+    float | None, option("--strength", metavar="N", help="How far to correct: from 0, not at all, to 1, fully.")
 ]
 THRESHOLDS = option("--thresholds", metavar="AIM", help="f1, precision=0.9, recall=0.9, fppi=1; or JSON or a file.")
 Thresholds = Annotated[str, THRESHOLDS]
@@ -140,30 +140,30 @@ Size = Annotated[str | None, option("--size", metavar="HxW", help="Input size: 4
 Background = Literal["first", "last", "none"]
 BackgroundOption = Annotated[
     Background | None,
-    option("--background", metavar="PLACE", help="first, last or none; default: as the model has it."),
+    option("--background", metavar="PLACE", help="Background class: first, last, none; default: the model's."),
 ]
 Activation = Literal["softmax", "sigmoid"]
 ActivationOption = Annotated[
     Activation | None,
-    option("--activation", metavar="NAME", help="softmax or sigmoid, if the model does not tell."),
+    option("--activation", metavar="NAME", help="softmax or sigmoid, if the model does not say."),
 ]
 Tensor = Annotated[
-    list[str] | None, option("--tensor", metavar="NAME", help="ONNX: the logits, if they are not found; repeatable.")
+    list[str] | None, option("--tensor", metavar="NAME", help="ONNX: tensor of logits, if it is not found; repeatable.")
 ]
 MaxImages = Annotated[
     int | None,
-    option("--max-images", metavar="N", help="At most so many images, spread evenly.", callback=_at_least(1)),
+    option("--max-images", metavar="N", help="Use at most N images, spread evenly.", callback=_at_least(1)),
 ]
 Batch = Annotated[int | None, option("--batch", metavar="N", help="Images per forward pass.", callback=_at_least(1))]
 Device = Annotated[str, option("--device", metavar="NAME", help="auto, cpu or cuda.")]
-Trust = Annotated[bool, option("--trust", help="Open a .pt file: a pickle, which can run any code.")]
+Trust = Annotated[bool, option("--trust", help="Allow a .pt file: a pickle, which can run any code.")]
 
 Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="An .onnx, Ultralytics .pt, Hugging Face folder, or module:function."),
 ]
 Predictions = Annotated[
-    Path, typer.Argument(metavar="PREDICTIONS", help="Folder of logn predict; or a file of test logits.")
+    Path, typer.Argument(metavar="PREDICTIONS", help="Folder from logn predict, or a file of test logits.")
 ]
 
 _MODEL_FILES = (".pt", ".pth", ".onnx", ".engine", ".plan", ".tflite", ".torchscript")
@@ -204,13 +204,13 @@ def split_methods(text: str) -> list[str]:
     specs: list[str] = []
     for piece in (part.strip() for part in text.split(",")):
         if not piece:
-            raise InputError(f"Expected `--methods` to have a method between commas, but got {text!r}.")
+            raise InputError(f"`--methods` has an empty entry between commas: {text!r}.")
         if "=" not in piece or ":" in piece.partition("=")[0]:
             specs.append(piece)
         elif specs:
             specs[-1] += ("," if ":" in specs[-1] else ":") + piece
         else:
-            raise InputError(f"Expected `--methods` to begin with a method, but got {piece!r}.")
+            raise InputError(f"`--methods` must begin with the name of a method, not with an option: {piece!r}.")
     return specs
 
 
@@ -250,7 +250,7 @@ def training_images(images: Path | None, data: Path | None) -> ImageSource:
     """The folder of images, or the images that annotations list; their labels are not used."""
     if data is None:
         if images is None:
-            raise InputError("Expected `--images`, a folder of training images, or `--data`, but got neither.")
+            raise InputError("Pass training images: --images FOLDER or --data FILE.")
         return images
     from logn.labels.dataset import DetectionDataset
     from logn.labels.sources import with_split
@@ -268,13 +268,13 @@ def refuse_model(path: Path, *wanted: str) -> None:
 
     Args:
         path: What the user named.
-        wanted: What is expected, and the command that makes it from the model.
+        wanted: What the verb takes, in the plural, and the command that makes it from the model.
     """
     if looks_like_model(path):
         trust = ["--trust"] if path.suffix.lower() in (".pt", ".pth") else []
         what, *words = wanted
         line = command("logn", words[0], path, *words[1:], *trust)
-        raise InputError(f"Expected {what}, but `{path}` is a model; make them by `{line}`.")
+        raise InputError(f"`{path}` is a model, but this command takes {what}. Make them with `{line}`.")
 
 
 def check_output(
@@ -300,15 +300,13 @@ def check_output(
     """
     require_place(path)
     if not os.access(path.parent, os.W_OK):
-        raise InputError(f"Expected the folder `{path.parent}` to be writable, but it is not.")
+        raise InputError(f"The folder `{path.parent}` is not writable: choose another one.")
     if path.exists() and any(_same_file(path, source) for source in inputs):
-        raise InputError(f"Expected `--output` to be another file than the inputs, but `{path}` is one of them.")
+        raise InputError(f"`{path}` is one of the inputs: choose another name for the output.")
     if holds is None:
         check_new(path, overwrite=overwrite)
     elif path.exists() and format_of(path) != holds and not overwrite:
-        raise InputError(
-            f"Expected `{path}` to be new or written by {WRITERS[holds]}, but it is another file: choose another name."
-        )
+        raise InputError(f"`{path}` exists, and {WRITERS[holds]} did not write it: choose another name for the output.")
 
 
 def _same_file(path: Path, source: str | os.PathLike[str] | None) -> bool:

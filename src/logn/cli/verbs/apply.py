@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def apply(
-    affine: Annotated[Path, typer.Argument(metavar="CORRECTION", help="What logn fit wrote.")],
+    affine: Annotated[Path, typer.Argument(metavar="CORRECTION", help="File from logn fit.")],
     logits: Annotated[Path, typer.Argument(metavar="LOGITS", help="A .npy, .npz or .safetensors; classes last.")],
     output: options.Output,
     key: options.Key = None,
@@ -48,8 +48,8 @@ def apply(
     if json:
         print_json({"output": output, "shape": array.shape, "dtype": array.dtype, "method": correction.method})
     else:
-        echo(f"{output}: {array.dtype} {array.shape} by {correction.method or 'no method'}.")
-        print_note("These are logits: softmax or sigmoid, suppression and thresholds come after them.")
+        echo(f"{output}: logits of shape {array.shape} in {array.dtype}, corrected by {correction.method or 'a map'}.")
+        print_note("These are logits: apply softmax or sigmoid, NMS and thresholds to them.")
 
 
 def _corrected(array: StoredArray, affine: ClassAffine, advance: Callable[[float], None]) -> Iterator[Any]:
@@ -75,7 +75,8 @@ def _check(array: StoredArray, batch: Any, result: Any, first_row: int) -> None:
     import numpy as np
 
     missing, overflow = np.isnan(batch), np.isinf(result) & np.isfinite(batch)
-    for mask, problem in ((missing, "be a number, but it is NaN"), (overflow, f"fit {array.dtype}, but it does not")):
+    too_large = f"does not fit {array.dtype} once it is corrected: save the logits in a wider type"
+    for mask, problem in ((missing, "is NaN: logits must be numbers"), (overflow, too_large)):
         if mask.any():
             row, column = np.argwhere(mask)[0]
-            raise InputError(f"Expected row {first_row + row}, class {column} of `{array.path}` to {problem}.")
+            raise InputError(f"Row {first_row + row}, class {column} of `{array.path}` {problem}.")

@@ -41,7 +41,7 @@ def collect(
     """Read logits once and write their count, mean and variance per class. No label is read.
 
     SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them; a killed run
-    goes on where it stopped. Or a model, as logn correct takes it, with --images or --data.
+    resumes where it stopped. Or a model, as logn correct takes it, with --images or --data.
 
     Examples:
       logn collect 'shards/*.npy' --background last --activation softmax -o stats.safetensors
@@ -56,15 +56,13 @@ def collect(
         _report([output], [moments], facts, count_of(int(facts["files"]), "file"), as_json=json)
         return
     if len(sources) > 1:
-        raise InputError(f"Expected one model, or any number of files of logits, but got `{models[0]}` and others.")
+        raise InputError(f"`{models[0]}` is a model: pass it alone, or pass files of logits only.")
     from logn.evaluate.models.collect import ImageFiles, choose_images
     from logn.evaluate.models.open import Hints, open_model
 
     (model,) = models
-    if images is None and data is None:
-        words = ("logn", "collect", model, "--images", "train/", "-o", output)
-        raise InputError(f"Expected `--images` or `--data` with a model, but got neither: try `{command(*words)}`.")
     options.check_output(output, model, holds=FORMAT)
+    chosen = choose_images(options.training_images(images, data), max_images)
     hints = Hints(
         like=like,
         size=options.parse_size(size),
@@ -76,7 +74,7 @@ def collect(
         trust=trust,
     )
     source = open_model(model, hints)
-    files = ImageFiles(choose_images(options.training_images(images, data), max_images))
+    files = ImageFiles(chosen)
     with progress("Collecting", len(files.items)) as advance:
         stages = source.collect(files, batch=batch, progress=advance)
     unreadable = list(files.unreadable)
@@ -111,7 +109,7 @@ def _refuse(**given: object) -> None:
     """Refuse options that only a model takes."""
     for name, value in given.items():
         if value:
-            raise InputError(f"Expected `--{name.replace('_', '-')}` only with a model, but got files of logits.")
+            raise InputError(f"`--{name.replace('_', '-')}` is for models, not for files of logits: leave it out.")
 
 
 def _check_sources(sources: Sequence[str]) -> None:
@@ -119,9 +117,7 @@ def _check_sources(sources: Sequence[str]) -> None:
 
     for source in sources:
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
-            raise InputError(
-                f"Expected `{source}` to be files of logits ({', '.join(SUFFIXES)}) or a model, but there is none."
-            )
+            raise InputError(f"There is no file of logits ({', '.join(SUFFIXES)}) and no model at `{source}`.")
 
 
 def _read_files(

@@ -89,17 +89,14 @@ def is_classifier(source: Path) -> bool:
     """Whether predictions are a file of logits; refuses what is neither that nor a folder of `logn predict`."""
     options.refuse_model(source, "predictions", "predict", "--data", "val.json", "-o", "predictions")
     if source.is_file() and format_of(source) == "logn.statistics":
-        raise InputError(f"Expected predictions, but `{source}` holds statistics: give them by `-s {source}`.")
+        raise InputError(f"`{source}` holds statistics, not predictions: pass it as `-s {source}`.")
     if any(source.glob("part-*")):
         return False
     if source.is_file() or source.suffix in LOGIT_FILES:
         require_file(source)
         return True
-    got = "it is neither" if source.exists() else "there is none"
-    raise InputError(
-        f"Expected `{source}` to be a folder of `logn predict`, or a file of logits, but {got}; "
-        "`logn predict MODEL --data val.json -o predictions` makes predictions."
-    )
+    what = "is neither a folder from `logn predict` nor a file of logits" if source.exists() else "does not exist"
+    raise InputError(f"`{source}` {what}. Make predictions with `logn predict MODEL --data val.json -o predictions`.")
 
 
 def _check_options(
@@ -113,13 +110,13 @@ def _check_options(
     """Refuse options of the other kind of model, and ask for the labels."""
     others = {"--labels": labels, "--train-logits": train_logits, "--class-names": class_names}
     others = {"--data": data} if classifier else others
-    kind = "a detector" if classifier else "a classifier"
+    kind, other = ("classifier", "detector") if classifier else ("detector", "classifier")
     for name, value in others.items():
         if value is not None:
-            raise InputError(f"Expected `{name}` only with the predictions of {kind}, but got `{source}`.")
+            raise InputError(f"`{name}` is for {other}s, but `{source}` is of a {kind}: leave it out.")
     if (labels if classifier else data) is None:
-        wanted = "`--labels`, the class of each row," if classifier else "`--data`, the annotations,"
-        raise InputError(f"Expected {wanted} for `{source}`, but got none.")
+        wanted = "the class of each row" if classifier else "the annotations"
+        raise InputError(f"Pass {wanted} of `{source}`: {'--labels' if classifier else '--data'} FILE.")
 
 
 def _make_folder(folder: Path | None) -> None:
@@ -129,7 +126,7 @@ def _make_folder(folder: Path | None) -> None:
     from logn.evaluate.comparison.files import check_comparison_folder
 
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"Expected `{folder}` to be a folder, but it is a file.")
+        raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")
     check_comparison_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -169,7 +169,7 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     """The next command, on stderr: write it, or measure on labelled images whether it helps."""
     typed = COMMAND_LINE.get()
     if done.method is None:
-        print_note(f"To correct it all the same: {command(*typed, '--method', 'p2p:strength=0.5')}")
+        print_note(f"To correct it anyway: {command(*typed, '--method', 'p2p:strength=0.5')}")
         return
     if done.output is None:
         print_note(f"To write it: {command(*typed, '-o', corrected_name(done.model))}")

@@ -26,11 +26,11 @@ AT = 0.25
 
 
 def demo(
-    folder: Annotated[Path, typer.Argument(help="Where everything goes.")] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Argument(help="Folder for all files.")] = Path("runs/demo"),
     train: Annotated[bool, options.option("--train", help="Train the detector first (research package).")] = False,
     json: options.Json = False,
 ) -> None:
-    """Correct a detector that comes with LogN and measure it, by the commands that you would type.
+    """Correct a detector that comes with LogN and measure it, with the commands that you would type.
 
     Draws scenes with 100 classes, from frequent to rare, runs `logn correct` on an ONNX detector
     that was trained on them, and compares it before and after. No torch, about half a minute.
@@ -116,7 +116,7 @@ def _print_meaning(comparison: Comparison, folder: Path) -> None:
     found = f"{before.recall[AT].found:,} → {after.recall[AT].found:,}"
     echo(f"\nGained: {rare} of the rare objects are found, {found} objects in all, at as many detections as before.")
     echo(f"Lost: of the frequent objects {frequent} are found. AP changes by {_interval(change)}.")
-    echo(f"A score threshold of {AT} becomes {threshold:.2g}: scores are lower after the correction.")
+    echo(f"Use a score threshold of {threshold:.2g} where you used {AT}: scores are lower after the correction.")
     echo(f"The page with charts and pictures: {folder / 'report.html'}")
     echo("Your model: logn correct best.onnx --images train/ -o corrected.onnx")
 

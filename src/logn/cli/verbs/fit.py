@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def fit(
     output: options.Output,
     statistics: Annotated[
-        Path | None, typer.Argument(metavar="STATISTICS", help="What logn collect wrote, if the method needs it.")
+        Path | None, typer.Argument(metavar="STATISTICS", help="File from logn collect, if the method needs one.")
     ] = None,
     method: options.Method = None,
     counts: options.Counts = None,
@@ -41,8 +41,8 @@ def fit(
 ) -> None:
     """Turn statistics or class counts into a correction: one scale and one shift per class.
 
-    Without --method it is what LogN recommends, as logn inspect explains. Methods: recommended,
-    logn (the paper's), p2p, loga, norcal, fracal, iif, tau-norm, temperature.
+    The default method is the one that logn inspect recommends. Methods: recommended, logn (the
+    paper's), p2p, loga, norcal, fracal, iif, tau-norm, temperature.
 
     Examples:
       logn fit stats.safetensors -o affine.safetensors
@@ -108,7 +108,8 @@ def _check_counts_are_used(spec: str, counts: Path | None, target: str | None) -
     users = [other for other in METHODS if "counts" in needs(other)]
     if counts is not None and name not in users and TRAINING not in (target, chosen.get("target")):
         raise InputError(
-            f"Expected `--counts` only with the methods {', '.join(users)} or `--target training`, but got `{name}`."
+            f"The method `{name}` does not use `--counts`: leave it out, or pass `--target training` or one of the "
+            f"methods {', '.join(users)}."
         )
 
 
@@ -120,7 +121,7 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
         return None, []
     table = ClassCounts.load(path)
     unseen = int((table.image_counts < 1).sum())
-    notes = [f"{count_of(unseen, 'class')} without a training image, counted as 1."] if unseen else []
+    notes = [f"{count_of(unseen, 'class')} without a training image: counted as 1 image."] if unseen else []
     return table.at_least(1), notes
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def fold(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx, .pt or Hugging Face model; it stays.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx, .pt or Hugging Face model; not changed.")],
     output: options.Output,
     correction: Annotated[
-        Path | None, typer.Argument(metavar="[CORRECTION]", show_default=False, help="What logn fit wrote.")
+        Path | None, typer.Argument(metavar="[CORRECTION]", show_default=False, help="File from logn fit.")
     ] = None,
     thresholds: options.OptionalThresholds = None,
     at: options.At = 0.25,
@@ -36,7 +36,7 @@ def fold(
 
     A correction goes into ONNX files. Thresholds by class name go into .onnx, Ultralytics .pt and
     Hugging Face models with sigmoid scores, so that the one threshold --at acts as all of them.
-    The new file is written only after it ran on noise and its logits were proven.
+    The new file is written only after it was run on random inputs and its logits were proven.
 
     Examples:
       logn fold model.onnx affine.safetensors -o corrected.onnx
@@ -49,11 +49,11 @@ def fold(
         options.check_output(output, model, overwrite=overwrite)
         hints = {"trust": trust} if model.suffix.lower() != ".onnx" else {}
         if correction is not None:
-            raise InputError("Expected a correction or `--thresholds`, but got both.")
+            raise InputError("Pass a correction or `--thresholds`, not both.")
         _fold_thresholds(model, thresholds, output, at, json, class_names=class_names, tensor=tensor, **hints)
         return
     if correction is None:
-        raise InputError("Expected a correction (a file of `logn fit`) or `--thresholds`, but got neither.")
+        raise InputError("Pass a correction, which is a file from `logn fit`, or `--thresholds`.")
     _check_kind(model)
     options.check_output(output, model, correction, overwrite=overwrite)
     affine = ClassAffine.load(correction)
@@ -72,7 +72,7 @@ def fold(
         print_json(asdict(report))
         return
     _print(report)
-    print_note(f"Use it in the place of {model}; its scores are on another scale, so choose thresholds anew.")
+    print_note(f"Use it instead of {model}. Its scores have changed: choose score thresholds again.")
 
 
 def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_json: bool, **given: Any) -> None:
@@ -91,9 +91,7 @@ def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_j
     for note in done.notes:
         echo(note)
     echo(f"Keep using {done.points.at:g}: it now acts as your per-class thresholds.")
-    print_note(
-        "Class-agnostic NMS and a cap per image compare classes, whose scores have moved: check them if you use them."
-    )
+    print_note("Check class-agnostic NMS and limits per image if you use them: they compare scores across classes.")
 
 
 def _check_kind(model: Path) -> None:
@@ -101,14 +99,13 @@ def _check_kind(model: Path) -> None:
         return
     if model.suffix.lower() in (".pt", ".pth", ".bin", ".safetensors", ".ckpt"):
         raise InputError(
-            f"Expected `{model}` to be an ONNX file, but it ends in {model.suffix}: a PyTorch model is folded in "
-            "Python, by logn.fold(model, layer, affine)."
+            f"`{model}` is not an ONNX file: fold a PyTorch model in Python with logn.fold(model, layer, affine)."
         )
     from logn.logits.onnx.file import engine_file
 
     engine = engine_file(model)
-    got = f"it ends in {model.suffix or 'no suffix'}" if engine is None else f"it is {engine}"
-    raise InputError(f"Expected `{model}` to be an ONNX file, but {got}.")
+    what = "pass one that ends in .onnx" if engine is None else f"it is {engine}"
+    raise InputError(f"`{model}` is not an ONNX file: {what}.")
 
 
 def _random_images(model: Path, size: tuple[int, int] | None) -> dict[str, Any] | None:
@@ -132,7 +129,7 @@ def _print(report: FoldReport) -> None:
         place = f"the weights of {count} layers" if count > 1 else f"`{report.layers[0]}`"
         echo(f"{report.output_path}: the correction is in {place}.")
     else:
-        echo(f"{report.output_path}: the correction is two nodes behind {tensors}, as {report.reason}.")
+        echo(f"{report.output_path}: the correction is two nodes behind {tensors}, because {report.reason}.")
     echo(
         f"Proven on {count_of(report.rows, 'row')} of logits at {tensors}: the largest difference from "
         f"scale x logit + shift is {report.largest_difference:.2g} (logits of up to {report.largest_logit:.3g})."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli import options
-from logn.cli.console import command, echo, print_json, print_note, print_text, text_style
+from logn.cli.console import command, count_of, echo, print_json, print_note, print_text, text_style
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN = 10
 
 
 def inspect(
-    statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="What logn collect wrote.")],
+    statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="File from logn collect.")],
     counts: options.Counts = None,
     at: options.At = 0.25,
     activation: options.ActivationOption = None,
@@ -36,8 +36,8 @@ def inspect(
 ) -> None:
     """Show count, mean and standard deviation of every class's logit, and what they mean.
 
-    Prints what LogN recommends for the model and which score threshold to use then. With the
-    training counts it prints how strongly mean and spread follow them.
+    Prints what LogN recommends for the model and which score threshold to use with it. With
+    --counts it also prints how strongly mean and spread follow the training counts.
 
     Examples:
       logn inspect stats.safetensors
@@ -142,5 +142,5 @@ def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
         names = ", ".join(dead[:5]) + (" …" if len(dead) > 5 else "")
         print_text(f"Dead: {len(dead)} of {len(diagnosis.names)} classes, never seen or without spread ({names}).")
     if diagnosis.skipped:
-        print_text(f"Skipped: {diagnosis.skipped:,} values that are not finite.")
+        print_text(f"Skipped: {count_of(diagnosis.skipped, 'value')}, NaN or infinite.")
     print_text(diagnosis.conclusion)

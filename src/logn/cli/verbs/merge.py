@@ -15,7 +15,7 @@ from logn.files import file_identity
 
 
 def merge(
-    statistics: Annotated[list[Path], typer.Argument(metavar="FILES", help="Files that logn collect wrote.")],
+    statistics: Annotated[list[Path], typer.Argument(metavar="FILES", help="Files from logn collect.")],
     output: options.Output,
     json: options.Json = False,
 ) -> None:
@@ -54,5 +54,5 @@ def _check_distinct(paths: list[Path]) -> None:
     for path in paths:
         identity = file_identity(path)
         if identity in seen:
-            raise InputError(f"Expected each file once, but `{path}` is listed twice: its logits would count twice.")
+            raise InputError(f"`{path}` is listed twice, so its logits would count twice: list each file once.")
         seen.add(identity)

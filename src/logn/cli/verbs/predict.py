@@ -36,8 +36,8 @@ def predict(
 ) -> None:
     """Run a trained detector once and keep its boxes and logits; logn compare scores any method on them.
 
-    Of the annotations only the images and the class names are read. A run that was stopped goes on
-    where it was. Under torchrun every process writes its own part; the folder is read as one.
+    Of the annotations only the images and the class names are read. A stopped run resumes where it
+    was. Under torchrun every process writes its own part; the folder is read as one.
 
     Examples:
       logn predict best.pt --trust --data data.yaml -o predictions
@@ -91,11 +91,11 @@ def _open(
         return detector(model, like=like, size=size, class_names=class_names, **hints)
     for name, value in {"like": like, **hints}.items():
         if value is not None:
-            raise InputError(f"Expected `--{name}` only with an ONNX file, but got `{model}`.")
+            raise InputError(f"`--{name}` is for ONNX files: leave it out for `{model}`.")
     opened: Any = detector(model, trust=trust, **({} if size is None else {"size": size}))
     if class_names is not None:
         if getattr(opened, "class_names", None) is not None:
-            raise InputError(f"Expected no `--class-names` for `{model}`, which names its classes itself.")
+            raise InputError(f"`{model}` has class names of its own: leave out `--class-names`.")
         opened.class_names = read_class_names(class_names, opened.num_classes)
     chosen = choose_device(device)
     own = chosen.type == "cuda" and ":" not in device
@@ -108,8 +108,7 @@ def _annotations(data: Path) -> Path:
     labels = find_labels(data)
     if labels.path.is_dir() and labels.form == "json":
         raise InputError(
-            f"Expected `{data}` to be annotations or to hold `test.json`, a `data.yaml` or folders of Pascal VOC, but "
-            "it does not."
+            f"`{data}` is a folder without `test.json`, `data.yaml` or Pascal VOC folders: pass the annotation file."
         )
     return labels.path if labels.form == "json" else with_split(data, "val")
 
@@ -131,7 +130,7 @@ def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: b
     )
     if missing:
         shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        print_note(f"Missing: {count_of(len(missing), 'image')} ({shown}). The same command completes them.")
+        print_note(f"Missing: {count_of(len(missing), 'image')} ({shown}). Run the same command again to add them.")
 
 
 def _print_next(model: str, data: Path, dataset: DetectionDataset, output: Path) -> None:
@@ -139,6 +138,6 @@ def _print_next(model: str, data: Path, dataset: DetectionDataset, output: Path)
     train = "train.json" if labels.form == "json" else f"{labels.path}:train" if labels.has_splits else "train"
     where = ("--images",)
     words = ("logn", "collect", model, "--data", train, "-o", STATISTICS)
-    print_note(f"Statistics of training images, unless you have them: {command(*words, keep=(*HOW_IT_RUNS, *where))}")
+    print_note(f"For statistics of training images, if you have none: {command(*words, keep=(*HOW_IT_RUNS, *where))}")
     compare = command("logn", "compare", output, "-d", dataset.annotation_file, "-s", STATISTICS)
     print_note(f"To compare methods on these predictions: {compare}")

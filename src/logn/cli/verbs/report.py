@@ -35,7 +35,7 @@ def report(
         run = run.parent
     target = output if output is not None else run / "report.html"
     if target.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"Expected `{target}` to end in .html, but it does not.")
+        raise InputError(f"Expected `--output` to end in .html, but got `{target}`.")
     options.check_output(target, overwrite=overwrite or _is_page(target))
     summary = write_report(run, target, method=method, images=images)
     size = target.stat().st_size

@@ -15,7 +15,7 @@ from logn.errors import InputError
 
 def thresholds(
     predictions: Annotated[
-        Path, typer.Argument(metavar="PREDICTIONS", help="Folder of logn predict, or COCO results of any tool.")
+        Path, typer.Argument(metavar="PREDICTIONS", help="Folder from logn predict, or COCO results of any tool.")
     ],
     data: options.Data,
     aim: options.Thresholds = "f1",
@@ -69,7 +69,7 @@ def thresholds(
     elif points.activation == "softmax":
         print_note(f"To put them into a model: {command(*COMMAND_LINE.get(), '--affine', 'map.safetensors')}")
     elif output is None:
-        print_note(f"To keep them: {command(*COMMAND_LINE.get(), '-o', 'thresholds.json')}")
+        print_note(f"To save them: {command(*COMMAND_LINE.get(), '-o', 'thresholds.json')}")
 
 
 def _correction(method: str, predictions: Path, statistics: Path | None, counts: Path | None) -> Any:
@@ -82,7 +82,7 @@ def _correction(method: str, predictions: Path, statistics: Path | None, counts:
     from logn.statistics.moments import ClassMoments
 
     if not predictions.is_dir():
-        raise InputError(f"Expected predictions of `logn predict` for `--method`, but `{predictions}` is a file.")
+        raise InputError(f"`--method` needs logits, but `{predictions}` is a file of scores: run `logn predict` first.")
     moments = None if statistics is None else ClassMoments.load(statistics)
     header = PredictionStore(predictions).header
     return fit_for_store(method, header, moments=moments, counts=options.read_counts(counts))
