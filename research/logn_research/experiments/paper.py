@@ -140,7 +140,7 @@ ONLINE = (
     "online LogN with the margin 0 is below LogN after training",
 )
 
-#: What mending an error would add to AP50, from the paper's text on its error analysis (TIDE); the rest is in a figure.
+#: What fixing an error would add to AP50, from the paper's text on its error analysis (TIDE); the rest is in a figure.
 ERRORS = {
     "none": {"Cls": 24.17, "FP": 10.52, "FN": 28.10},
     "std": {"Cls": 17.10},
