@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli.console import echo, print_json, print_note
+from logn.cli.options import Device, Json
 from logn.errors import InputError
 from logn.files import write_text
-from logn_research.cli.shared import Device, Images, Json, Progress, step_reporter
+from logn_research.cli.shared import Images, Progress, step_reporter
 
 if TYPE_CHECKING:
     from logn_research.experiments.specs import Problem
@@ -94,7 +95,7 @@ def bench(
     given: dict[str, Any] = {"images": images, "weights": weights, "model": model, "epochs": epochs}
     given |= {"iterations": iterations} if is_detection else {}
     if data is None and (images is not None or weights is not None):
-        raise InputError("Expected `--images` and `--weights` only with `--data`, but got one of them.")
+        raise InputError("`--images` and `--weights` need `--data`: pass the training annotations too.")
     if iterations is not None and epochs is not None:
         raise InputError("Expected one of `--iterations` and `--epochs`, but got both.")
     problem = replace(problem, **{name: value for name, value in given.items() if value is not None})
@@ -145,17 +146,17 @@ def choose_problem(is_detection: bool, data: Path | None, test: Path | None, *, 
 
     if data is None:
         if test is not None:
-            raise InputError("Expected `--test` only with `--data`, but got no `--data`.")
+            raise InputError("`--test` needs `--data`: pass the training annotations too.")
         if is_detection:
             return QUICK_SCENES if quick else SCENES
         return QUICK_CLASSES if quick else CLASSES
     if quick:
-        raise InputError("Expected `--quick` only without `--data`, but got both; shorten it with `--epochs`.")
+        raise InputError("`--quick` is for drawn data: with `--data`, shorten the training by `--epochs`.")
     if is_detection and test is None:
-        raise InputError("Expected `--test` to name the annotations to test on, with `--data`, but got none.")
+        raise InputError("Pass the annotations to test on: `--test FILE`.")
     for path in (data, test):
         if path is not None and not path.is_file():
-            raise InputError(f"Expected `{path}` to be a file, but there is none.")
+            raise InputError(f"There is no file `{path}`.")
     if is_detection:
         return Problem(data.stem, train=data, test=test, model="small")
     return Problem("ImageNet-LT", train=data, model="resnext50", eql="eql-softmax:threshold=0.00043")

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import print_note, progress
+from logn.cli.options import Device, Json, Overwrite
 from logn.errors import LogNWarning
-from logn_research.cli.shared import Device, Images, Json, Overwrite, Progress, check_output, show, verb_group
+from logn.files import check_new
+from logn_research.cli.shared import Images, Progress, show, verb_group
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
@@ -133,7 +135,7 @@ def preview(
     from logn_research.datasets.contact_sheet import draw_contact_sheet, write_image
     from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
 
-    check_output(output, overwrite=overwrite)
+    check_new(output, overwrite=overwrite)
     dataset = SampleDataset(find_annotations(annotations), images)
     sheet = draw_contact_sheet(dataset, rows=rows, columns=columns, seed=seed)
     write_image(output, sheet, colours=colours)
@@ -161,7 +163,7 @@ def federate(
     """
     from logn_research.datasets.federated_labels import federate_file
 
-    check_output(output, overwrite=overwrite)
+    check_new(output, overwrite=overwrite)
     summary = federate_file(annotations, output, None if negatives < 0 else negatives, seed=seed)
     counts = {"images": summary.images, "classes": summary.classes, "boxes": summary.boxes}
     absent = {"verified absent": summary.negatives, "share of verified pairs": round(summary.verified, 4)}

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import echo, print_json, progress
+from logn.cli.options import Json, Overwrite
 from logn.errors import InputError
-from logn_research.cli.shared import Images, Json, Overwrite, Progress, check_output
+from logn.files import check_new
+from logn_research.cli.shared import Images, Progress
 
 
 class Name(StrEnum):
@@ -63,7 +65,7 @@ def figure(
     from logn_research.figures import draw
 
     draw.check_format(output)
-    check_output(output, overwrite=overwrite)
+    check_new(output, overwrite=overwrite)
     with draw.paper_style() as make:
         if name in FROM_TABLES:
             made = _from_table(name, source, section, make)
@@ -100,7 +102,7 @@ def _from_table(name: Name, source: Path, section: str | None, make: Any) -> Any
     from logn_research.figures import draw
 
     if source.suffix != ".json" or not source.is_file():
-        raise InputError(f"Expected `{source}` to be the JSON file of `logn bench`, but it is not.")
+        raise InputError(f"`{source}` is not a JSON file: pass the one that `logn bench` writes.")
     table = json_module.loads(source.read_text(encoding="utf-8"))
     if name is Name.online:
         return draw.draw_online(figure_data.online_comparison(table, section), make)
@@ -118,7 +120,7 @@ def _training_pass(
     from logn_research.training.train import load_detector
 
     if data is None:
-        raise InputError("Expected `--data` to name the training annotations, from whose images the figure is drawn.")
+        raise InputError("Pass the training annotations of the run: `--data FILE`.")
     training = SampleDataset(find_annotations(data), images)
     detector = load_detector(run, num_classes=training.num_classes)
     with progress("Training images", total=min(max_images or len(training), len(training)), shown=shown) as advance:

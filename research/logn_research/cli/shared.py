@@ -11,30 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import echo, print_json, print_note, progress
-from logn.errors import InputError
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Progress = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Draw a progress bar on stderr; by default on a terminal."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Images = Annotated[
     Path | None,
     typer.Option("--images", help="Folder that image paths start from; by default that of the annotations or list."),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 
 
 def verb_group(help_line: str) -> typer.Typer:
     """A verb that has verbs of its own, as `logn data`."""
     return typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=help_line)
-
-
-def check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuse to replace a file that nobody asked to replace."""
-    if path.exists() and not overwrite:
-        raise InputError(f"Expected `{path}` not to exist yet, but it does; choose another, or pass `--overwrite`.")
 
 
 def show(result: dict[str, Any], *, as_json: bool) -> None:

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from logn.cli.console import echo, print_json, print_note
+from logn.cli.options import Device, Json
 from logn.errors import InputError
-from logn_research.cli.shared import Device, Images, Json, Progress
+from logn_research.cli.shared import Images, Progress
 
 
 def train(
@@ -100,7 +101,7 @@ def train(
     for name in given:
         if name not in known:
             noun = "a detector" if is_detector else "an image classifier"
-            raise InputError(f"Expected no `--{name.replace('_', '-')}` for {noun}, which `{data}` is data of.")
+            raise InputError(f"`--{name.replace('_', '-')}` is not for {noun}, which `{data}` is data of.")
     train_model: Any = train_detector if is_detector else train_classifier
     options = {"processes": processes, "device": device, "workers": workers, "progress": progress}
     _print(train_model(kind(data, output, **given), resume=not fresh, **options), as_json=json)
@@ -141,7 +142,7 @@ def is_detection_data(data: Path) -> bool:
     if data.is_file() or are_labels(data):
         return data.suffix.lower() != ".txt"
     if not data.is_dir():
-        raise InputError(f"Expected `{data}` to be annotations, or a list or a folder of images, but there is none.")
+        raise InputError(f"There is no `{data}`: pass annotations, or a list or a folder of images.")
     if is_glyph_classes(data):
         return False
     # The folders of COCO are no classes: where there are annotations, it is they that count.

@@ -26,7 +26,7 @@ def draw_contact_sheet(dataset: SampleDataset, *, rows: int = 3, columns: int = 
     """Draw a random choice of images that have objects, frames in the colour of each class's frequency group."""
     with_objects = [index for index in range(len(dataset)) if len(dataset.labels_of(index))]
     if not with_objects:
-        raise InputError(f"Expected `{dataset.annotation_file}` to have an image with objects, but it has none.")
+        raise InputError(f"No image of `{dataset.annotation_file}` has objects to show.")
     chosen = np.random.default_rng(seed).permutation(with_objects)[: rows * columns]
     step = _TILE_PIXELS + _GAP_PIXELS
     sheet = np.full((rows * step - _GAP_PIXELS, columns * step - _GAP_PIXELS, 3), 255, np.uint8)

@@ -167,6 +167,6 @@ def _check_exhaustive(
         silent = sorted((set(category_ids) - known) | set(image.get(_UNFINISHED, ())))
         if silent:
             raise InputError(
-                f"Expected `{source}` to be exhaustive, but on image {image['id']} category {silent[0]} "
-                "was not looked for, or not to the end."
+                f"`{source}` is not exhaustive: on image {image['id']} category {silent[0]} was not looked for, or "
+                "not to the end."
             )

@@ -149,13 +149,10 @@ def require_every_class(images: LabelledImages) -> None:
         >>> require_every_class(array_images(np.zeros((1, 4, 4, 3), np.uint8), [1], ["cat", "dog"]))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `images` to have every class, but there is no image of class 0 (`cat`).
+        logn.errors.InputError: `images` has no image of class 0 (`cat`).
     """
     for label in np.flatnonzero(images.image_counts == 0).tolist():
-        raise InputError(
-            f"Expected `{images.source}` to have every class, but there is no image of class {label} "
-            f"(`{images.class_names[label]}`)."
-        )
+        raise InputError(f"`{images.source}` has no image of class {label} (`{images.class_names[label]}`).")
 
 
 def open_images(
@@ -190,7 +187,7 @@ def open_images(
     if split not in SPLITS:
         raise InputError(f"Expected `split` to be one of {SPLITS}, but got {split!r}.")
     if not path.exists() or (path.is_file() and path.suffix != ".txt"):
-        raise InputError(f"Expected `{path}` to be a folder or a list (.txt) of labelled images, but it is neither.")
+        raise InputError(f"`{path}` is neither a folder nor a list (.txt) of labelled images.")
     if path.is_dir() and is_glyph_classes(path):
         return read_glyph_classes(path, split)
     lists = _list_files(path)
@@ -201,7 +198,7 @@ def open_images(
         chosen = _chosen(lists, split, path)
         return images if chosen == training else read_class_list(chosen, root, images.class_names)
     if root is not None or class_names is not None:
-        raise InputError(f"Expected `root` and `class_names` to come with list files only, but `{path}` holds none.")
+        raise InputError(f"`root` and `class_names` are for list files, but `{path}` holds none.")
     return read_class_folders(path, split)
 
 
@@ -214,14 +211,14 @@ def _list_files(path: Path) -> dict[str, Path]:
         files = [file for file in files if pattern.sub("*", file.stem.lower()) == pattern.sub("*", path.stem.lower())]
     splits = [(words[match[1]], file) for file in files if (match := pattern.search(file.stem.lower()))]
     if len({split for split, _ in splits}) < len(splits):
-        raise InputError(f"Expected `{path}` to have one list a split, but it has more; name the training list itself.")
+        raise InputError(f"`{path}` has several lists for one split: name the training list itself.")
     return dict(splits) or ({"train": path} if path.is_file() else {})
 
 
 def _chosen(of_splits: dict[str, Path], split: str, source: Path) -> Path:
     chosen = of_splits.get(split) or (of_splits.get("dev") if split == "test" else None)
     if chosen is None:
-        raise InputError(f"Expected {split} images in `{source}`, but there are none.")
+        raise InputError(f"`{source}` has no {split} images.")
     return chosen
 
 
@@ -242,7 +239,7 @@ def read_class_folders(folder: str | os.PathLike[str], split: str = "train") -> 
     chosen = _chosen({"train": training, **parts}, split, root)
     unknown = sorted({path.name for path in chosen.iterdir() if path.is_dir()} - set(names))
     if unknown:
-        raise InputError(f"Expected the classes of `{chosen}` to be in `{training}` too, but `{unknown[0]}` is not.")
+        raise InputError(f"The class `{unknown[0]}` of `{chosen}` is not among those of `{training}`.")
     files = [
         (path, label)
         for label, name in enumerate(names)
@@ -250,7 +247,7 @@ def read_class_folders(folder: str | os.PathLike[str], split: str = "train") -> 
         if path.suffix.lower() in SUFFIXES and path.is_file()
     ]
     if not files:
-        raise InputError(f"Expected `{chosen}` to hold images in a folder for each class, but it holds none.")
+        raise InputError(f"`{chosen}` holds no images: put those of each class into a folder of its own.")
     paths, labels = zip(*files, strict=True)
     return LabelledImages(paths, np.array(labels, np.int64), names, source=str(chosen))
 
@@ -291,9 +288,9 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Expected `{file}` to be a text file in UTF-8, but it cannot be read ({error}).") from error
+        raise InputError(f"`{file}` cannot be read as text in UTF-8: {error}.") from error
     if not text.strip():
-        raise InputError(f"Expected `{file}` to have a line for each entry, but it is empty.")
+        raise InputError(f"`{file}` is empty.")
     yield from ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
 
 

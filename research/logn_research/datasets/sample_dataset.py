@@ -155,12 +155,12 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _refuse_masks(path: Path) -> BoolArray:
-    raise InputError(f"Expected `{path}` to have masks, but only boxes are read of YOLO and VOC labels.")
+    raise InputError(f"`{path}` gives no masks: only boxes are read of YOLO and VOC labels.")
 
 
 def _read_masks(path: Path, stamp: Stamp, places: IntArray, size: tuple[int, int]) -> BoolArray:
     if _stamp(path) != stamp:
-        raise InputError(f"Expected `{path}` to be as it was when it was read, but it has changed; read it again.")
+        raise InputError(f"`{path}` has changed since it was read: read it again.")
     masks = np.zeros((len(places), *size), np.bool_)
     with path.open("rb") as file:
         for row, (start, stop) in enumerate(places.tolist()):
@@ -191,7 +191,7 @@ def find_annotations(data: str | os.PathLike[str]) -> Path:
                 return path / name
     found = find_labels(path)
     if not found.path.exists():
-        raise InputError(f"Expected `data` to be an annotation file or a folder, but there is no `{path}`.")
+        raise InputError(f"There is no annotation file or folder `{path}`.")
     if found.form != "json":
         return with_split(path, "train")
     if not found.path.is_dir():
@@ -200,4 +200,4 @@ def find_annotations(data: str | os.PathLike[str]) -> Path:
     if len(files) == 1:
         return files[0]
     names = ", ".join(file.name for file in files[:5]) or "no JSON file at all"
-    raise InputError(f"Expected `{path}` to hold `train.json`, but it holds {names}; name the file itself.")
+    raise InputError(f"`{path}` has no `train.json`, but {names}: name the file itself.")

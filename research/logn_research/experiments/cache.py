@@ -138,7 +138,7 @@ class ArtifactCache:
         try:
             content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         except ValueError as error:
-            raise InputError(f"Expected `{path}` to be JSON, but it cannot be read ({error}).") from error
+            raise InputError(f"`{path}` cannot be read as JSON: {error}.") from error
         is_same = content.get("schema") == SCHEMA and content.get("weights") == self._digest(spec)
         records: dict[str, Any] = content["corrections"] if is_same else {}
         return records

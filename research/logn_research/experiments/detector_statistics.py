@@ -152,7 +152,7 @@ def correct_stages(detector: Any, maps: Sequence[ClassAffine]) -> str:
     """
     layer = detector.logit_layer
     if not layer.stages:
-        raise InputError(f"Expected a cascade to correct stage by stage, but `{layer.name}` is the only class layer.")
+        raise InputError(f"Only a cascade is corrected stage by stage, but `{layer.name}` is the only class layer.")
     digest = hashlib.sha256(fingerprint(detector).encode())
     attach(detector, layer, list(maps))  # refuses another number of maps, and those of other weights
     for affine in maps:
@@ -166,11 +166,11 @@ def _drawn(detector: Any, dataset: SampleDataset, max_images: int | None, seed: 
         raise InputError(f"Expected `max_images` to be at least 1, but got {max_images}.")
     if detector.num_classes != dataset.num_classes:
         raise InputError(
-            f"Expected `{dataset.annotation_file}` to have the {detector.num_classes} classes of the detector, but it "
-            f"has {dataset.num_classes}."
+            f"`{dataset.annotation_file}` has {dataset.num_classes} classes, but the detector has "
+            f"{detector.num_classes}: use the data that it was trained on."
         )
     if not len(dataset):
-        raise InputError(f"Expected `{dataset.annotation_file}` to list images, but it lists none.")
+        raise InputError(f"`{dataset.annotation_file}` lists no images.")
     order: list[int] = np.random.default_rng(seed).permutation(len(dataset))[:max_images].tolist()
     return order
 

@@ -45,9 +45,7 @@ def mask_maker(
     place_of = {image_id: place for place, image_id in enumerate(dataset.image_ids.tolist())}
     missing = [image_id for image_id in store.image_ids.tolist() if image_id not in place_of]
     if missing:
-        raise InputError(
-            f"Expected `dataset` to have all images of the predictions, but image {missing[0]} is missing."
-        )
+        raise InputError(f"The predictions have image {missing[0]}, but `dataset` does not.")
     places = np.array([place_of[image_id] for image_id in store.image_ids.tolist()], np.intp)
 
     def make(methods: Sequence[Detections]) -> list[list[dict[str, Any]]]:

@@ -231,7 +231,7 @@ class ModelSpec:
             return open_images(folder, split, root=problem.images)
         files = {"train": problem.train, "test": problem.test} if problem.train else {}
         if problem.train and split not in files:
-            raise InputError(f"Expected data with the splits train and test only, but `{split}` was asked for.")
+            raise InputError(f"Your own data has the splits train and test, not `{split}`.")
         return SampleDataset(files.get(split) or folder / f"{split}.json", problem.images)
 
     def training_config(self, data: Path, run: Path, start: Path | None) -> TrainingConfig:

@@ -178,7 +178,7 @@ class BackgroundRatio:
 def background_ratio(seen: TrainingPass) -> BackgroundRatio:
     """Fig. 1b: how few foreground proposals there are compared to the background, per class and in all."""
     if not seen.background:
-        raise InputError("Expected the detector to propose background, but every proposal overlaps an object.")
+        raise InputError("Every proposal overlaps an object, so there is no background to compare with.")
     order = np.argsort(-seen.per_class, kind="stable")
     ratio = seen.per_class[order] / seen.background
     return BackgroundRatio(order, ratio, np.cumsum(ratio))
@@ -298,7 +298,9 @@ def error_panels(table: Mapping[str, Any], labels: Sequence[str], section: str |
 
 def _rows(table: Mapping[str, Any], name: str, section: str | None) -> dict[str, Any]:
     if table.get("table") != name:
-        raise InputError(f"Expected the JSON file that `logn bench {name}` writes, but got another.")
+        raise InputError(
+            f"The figure needs the JSON file that `logn bench {name}` writes, not that of `{table.get('table')}`."
+        )
     sections = {each["title"]: each["rows"] for each in table["sections"]}
     if section is not None and section not in sections:
         raise InputError(f"Expected `--section` to be one of {', '.join(sections)}, but got {section!r}.")

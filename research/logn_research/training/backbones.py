@@ -30,7 +30,7 @@ def read_backbone_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         path: The file, with torchvision's names (`conv1.weight`, `layer1.0.bn1.weight`, …).
     """
     if not Path(path).is_file():
-        raise InputError(f"Expected `weights` to be a file, but there is no `{path}`.")
+        raise InputError(f"There is no file `{path}` to read `weights` from.")
     try:
         if Path(path).suffix == ".safetensors":
             state: Any = load_file(str(path))
@@ -40,11 +40,11 @@ def read_backbone_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, pickle.UnpicklingError):  # PyTorch's own message advises to run what the file asks for
             reason = "it is not a file of tensors alone, as `torch.save(model.state_dict(), path)` writes"
-        raise InputError(f"Expected `{path}` to hold weights, but it cannot be read ({reason}).") from error
+        raise InputError(f"The weights `{path}` cannot be read: {reason}.") from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError(f"Expected `{path}` to hold a state dict of tensors, but got {type(state).__name__}.")
+        raise InputError(f"`{path}` holds no state dict of tensors: save `model.state_dict()`.")
     return dict(state)
 
 
@@ -81,13 +81,12 @@ def _check_weights(wanted: Mapping[str, Tensor], weights: Mapping[str, Tensor], 
     missing = [name for name in wanted if name not in weights]
     if missing:
         raise InputError(
-            f"Expected `weights` to hold every layer of {what}, but {len(missing)} of {len(wanted)} are missing,"
-            f" {missing[0]} first."
+            f"The `weights` do not fit {what}: {len(missing)} of {len(wanted)} tensors are missing, {missing[0]} first."
         )
     for name, tensor in wanted.items():
         if weights[name].shape != tensor.shape:
             shapes = tuple(tensor.shape), tuple(weights[name].shape)
-            raise InputError(f"Expected `weights` of {what} to have {name} of shape {shapes[0]}, but got {shapes[1]}.")
+            raise InputError(f"The `weights` do not fit {what}: {name} needs shape {shapes[0]}, but has {shapes[1]}.")
 
 
 PYRAMID_CHANNELS = 96

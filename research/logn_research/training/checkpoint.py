@@ -81,9 +81,7 @@ class Checkpoint(Generic[Settings]):
         weights = {name: tensor.reshape(own[name].shape) for name, tensor in self.model.items() if name in own}
         missing = sorted(set(own) - set(weights))
         if missing:
-            raise InputError(
-                f"Expected the checkpoint to hold every weight of the {self.settings.kind}, but it lacks {missing[0]}."
-            )
+            raise InputError(f"The checkpoint lacks {missing[0]}, a weight of the {self.settings.kind}.")
         model.load_state_dict(weights)
 
     def restore_momentum(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -107,13 +105,11 @@ def read_checkpoint(
     """
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise InputError(
-            f"Expected `{path}` to be a run, a folder with `{FILE_NAME}` that `logn train` writes, but there is none."
-        )
+        raise InputError(f"`{path}` is not a run: it has no `{FILE_NAME}`, which `logn train` writes.")
     arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
     kind = settings.kind
     if kind not in metadata:
-        raise InputError(f"Expected `{path}` to hold a {kind}, but it does not.")
+        raise InputError(f"`{path}` does not hold a {kind}.")
     names = (kind, "iteration", "run", "class_names", "extra")
     try:
         values = {name: parse_json(metadata[name]) for name in names}
@@ -123,12 +119,9 @@ def read_checkpoint(
         if not isinstance(iteration, int):
             raise TypeError(f"`iteration` is {iteration!r}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"Expected `{file}` to hold a whole {kind}, but it does not: {error}.") from error
+        raise InputError(f"`{file}` does not hold a whole {kind}: {error}.") from error
     if num_classes is not None and num_classes != stored.num_classes:
-        raise InputError(
-            f"Expected `{path}` to hold a {kind} for {num_classes} classes, but it holds one for {stored.num_classes}"
-            " classes."
-        )
+        raise InputError(f"`{path}` holds a {kind} for {stored.num_classes} classes, but the data has {num_classes}.")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     model, momentum = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -149,7 +142,7 @@ def check_part(only: str | None, *, started: bool) -> None:
     if only is not None and only not in PARTS:
         raise InputError(f"Expected `only` to be one of {', '.join(PARTS)}, but got {only!r}.")
     if only is not None and not started:
-        raise InputError(f"Expected `start` to name a trained run where only the {only} is trained, but got none.")
+        raise InputError(f"To train only the {only}, pass the trained run to begin with: `start`.")
 
 
 def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, background: int | None = 0) -> None:
@@ -171,7 +164,9 @@ def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, b
         if ours == "scaled":
             ours = "linear"  # the weights that the scales are for
         if ours != theirs:
-            raise InputError(f"Expected `start` to be a run with `{name}` {ours!r}, but got {theirs!r} in `{path}`.")
+            raise InputError(
+                f"`{path}` has the `{name}` {theirs!r}, but this run has {ours!r}: start from one of the same kind."
+            )
     layouts = [
         layout_of(settings.loss, wanted.num_classes, background=background).layout for settings in (wanted, before)
     ]

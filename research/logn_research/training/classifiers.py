@@ -166,7 +166,7 @@ def make_classifier(name: str, num_classes: int, head: str = "linear", *, seed: 
 def _assemble(settings: ClassifierSettings, weights: dict[str, Tensor] | None) -> Classifier:
     if settings.model == "small":
         if weights is not None:
-            raise InputError("Expected no `weights` for the small classifier, but got some.")
+            raise InputError("The small classifier takes no `weights`: leave them out.")
         return Classifier(settings, SmallBody(), SMALL_WIDTHS[-1] * SMALL_GRID**2, SMALL_COLOURS)
     body = _RESIDUAL[settings.model]()
     features = int(body.fc.in_features)
@@ -275,14 +275,14 @@ def check_classes(model: Classifier, images: LabelledImages) -> None:
     """Refuse images with other classes than the classifier was trained on."""
     if model.num_classes != images.num_classes:
         raise InputError(
-            f"Expected `{images.source}` to have the {model.num_classes} classes of the classifier, but got"
-            f" {images.num_classes}."
+            f"`{images.source}` has {images.num_classes} classes, but the classifier has {model.num_classes}: use the "
+            "data that it was trained on."
         )
     if model.class_names is not None and model.class_names != images.class_names:
         label = next(place for place, name in enumerate(images.class_names) if name != model.class_names[place])
         raise InputError(
-            f"Expected class {label} of `{images.source}` to be `{model.class_names[label]}` as in the training of the"
-            f" classifier, but got `{images.class_names[label]}`."
+            f"Class {label} of `{images.source}` is `{images.class_names[label]}`, but that of the classifier is "
+            f"`{model.class_names[label]}`: use the classes that it was trained on."
         )
 
 

@@ -193,9 +193,7 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
             labels: `(M,)` per image, foreground classes 0..F-1.
         """
         if not self.roi_heads.has_mask():
-            raise InputError(
-                f"Expected a detector with a mask head, but got {self.settings.model!r}, which gives boxes only."
-            )
+            raise InputError(f"The detector {self.settings.model!r} has no mask head: it gives boxes only.")
         device = next(self.parameters()).device
         given = [np.asarray(rows, dtype=np.float32).reshape(-1, 4) for rows in boxes]
         columns = [np.asarray(rows, dtype=np.int64).reshape(-1) + 1 for rows in labels]
@@ -267,7 +265,7 @@ def build_detector(
     if weights is not None and not settings.pretrained:
         raise InputError("Expected `pretrained` to be True where `weights` are given, but got False.")
     if weights is not None and settings.model == "small":
-        raise InputError("Expected no backbone `weights` for the small detector, but got some.")
+        raise InputError("The small detector takes no backbone `weights`: leave them out.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if settings.model == "small":

@@ -197,10 +197,7 @@ def load_memory(memory: FeatureMemory, folder: Path, iteration: int, rank: int) 
     """Fill an empty memory with what was kept after an iteration."""
     path = memory_file(folder, iteration, rank)
     if not path.is_file():
-        raise InputError(
-            f"Expected the feature memory of the run to be in `{path}`, but there is no such file; start over"
-            " (`--fresh`)."
-        )
+        raise InputError(f"The feature memory of the run, `{path}`, is missing: start over (`--fresh`).")
     arrays, _ = read_safetensors(path, expected_format=FORMAT, schema=SCHEMA)
     if arrays:
         memory.add(**{name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -94,7 +94,9 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
         """Train the classifier with `loss`, which must want the logits that there are."""
         if isinstance(loss, HeadLoss):
             if loss.layout != self.layout:
-                raise InputError(f"Expected `loss` to have the {self.layout} of the detector, but got {loss.layout}.")
+                raise InputError(
+                    f"The `loss` does not fit the detector: it is for a {loss.layout}, the head has a {self.layout}."
+                )
             self.test_logits.load_state_dict(loss.test_logits.state_dict())
         self.classification_loss = loss
 
@@ -226,7 +228,7 @@ class RegionHeads(RoIHeads):  # type: ignore[misc]
 
 
 def _no_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    raise InputError("Expected a loss for this detector's head by `roi_heads.use_loss(...)`, but got none.")
+    raise InputError("The detector's head has no loss: call `roi_heads.use_loss(...)` before training.")
 
 
 # The usual cascade: each stage asks for a tighter match, corrects smaller errors and counts half of the one before.

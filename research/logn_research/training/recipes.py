@@ -343,8 +343,8 @@ class DetectorTrainingConfig(TrainingConfig):
             raise InputError(f"Expected `feature_memory` to be used with the loss `loce`, but got `{self.loss}`.")
         if self.model == LIGHT_MODEL and self.weights is None and self.start is None:
             raise InputError(
-                "Expected `weights` to be a local file with weights of the backbone, but got none; give `--weights "
-                "FILE`, or `--weights none` to train from random ones, which takes far longer."
+                "Pass the weights of the backbone: `--weights FILE`, or `--weights none` to train from random ones, "
+                "which takes far longer."
             )
 
     @property

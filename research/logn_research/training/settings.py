@@ -69,7 +69,9 @@ class ModelSettings:
         """The settings from a file; names that this version does not know are an error."""
         unknown = sorted(set(values) - {each.name for each in fields(cls)})
         if unknown:
-            raise InputError(f"Expected settings of a {cls.kind} that this version knows, but got {unknown}.")
+            raise InputError(
+                f"The {cls.kind} is of another version of LogN: this one does not know its settings {unknown}."
+            )
         return cls(**values)
 
 

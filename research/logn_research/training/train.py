@@ -293,8 +293,7 @@ def _train_classifier(
     require_every_class(images)
     if images.num_classes < 2:
         raise InputError(
-            f"Expected `{images.source}` to hold images of at least 2 classes, but `{images.class_names[0]}` is the "
-            "only one."
+            f"`{images.source}` has one class only, `{images.class_names[0]}`: training needs two or more."
         )
     schedule = config.schedule(len(images), process.world_size)
     model = _classifier(config, process, images, classification_loss)
@@ -336,6 +335,6 @@ def check_training_images(images: LabelledImages, counts: Any) -> None:
     for label, (before, now) in enumerate(zip(counts, images.image_counts.tolist(), strict=True)):
         if before != now:
             raise InputError(
-                f"Expected the training images of the run, with {before} of class {label} "
-                f"(`{images.class_names[label]}`), but `{images.source}` has {now}."
+                f"`{images.source}` is not what the run was trained on: it has {now} images of class {label} "
+                f"(`{images.class_names[label]}`), not {before}."
             )

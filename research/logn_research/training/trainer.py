@@ -275,8 +275,8 @@ class Trainer:
             before = (checkpoint.settings.as_dict() | dict(checkpoint.run)).get(name)
             if before != now:
                 raise InputError(
-                    f"Expected `{name}` to be {before!r} as in `{self.file}`, but got {now!r}; start over (`--fresh`) "
-                    "to replace that run."
+                    f"`{self.file}` is of a run with `{name}` {before!r}, but now it is {now!r}: choose another "
+                    "folder, or start over (`--fresh`) to replace that run."
                 )
         checkpoint.restore_weights(self.model)
         checkpoint.restore_momentum(self.model, self.optimizer)
@@ -359,8 +359,8 @@ class Trainer:
         bad = [f"{name} was {value}" for name, value in means.items() if not math.isfinite(value)]
         if bad:
             raise InputError(
-                f"Expected the loss to stay finite, but {bad[0]} at iteration {iteration}, on images "
-                f"{', '.join(map(str, batch.image_ids))} of process {self.process.rank}."
+                f"The training diverged: {bad[0]} at iteration {iteration}, on images "
+                f"{', '.join(map(str, batch.image_ids))} of process {self.process.rank}. Lower the learning rate."
             )
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(self.scaler.scale(torch.stack(list(losses.values())).sum()))

@@ -110,7 +110,7 @@ def test_all_negatives_evaluate_as_the_exhaustive_file_and_none_hides_every_conf
 
 def test_federated_input_is_refused():
     federated = federate(content([(3, 2)]), 1)
-    with pytest.raises(InputError, match="Expected `annotations` to be exhaustive, but on image"):
+    with pytest.raises(InputError, match="`annotations` is not exhaustive: on image"):
         federate(federated, 1)
     exhaustive = federate(content([(3, 2)]), None)
     assert negatives(federate(exhaustive, 2)) == negatives(federate(content([(3, 2)]), 2))

@@ -121,10 +121,10 @@ def test_a_figure_of_a_table(name, source, tmp_path, run):
     ("arguments", "sentence"),
     [
         (["tide", ROOT / "results" / "online.json"], "the JSON file that `logn bench components` writes"),
-        (["tide", "nowhere"], "to be the JSON file of `logn bench`"),
+        (["tide", "nowhere"], "is not a JSON file: pass the one that `logn bench` writes"),
         (["tide", ROOT / "results" / "components.json", "--section", "none"], "Expected `--section` to be one of"),
-        (["label-shift", "runs/glyphs"], "Expected `--data` to name the training annotations"),
-        (["label-shift", "nowhere", "-d", "glyphs"], "Expected `nowhere` to be a run"),
+        (["label-shift", "runs/glyphs"], "Pass the training annotations of the run: `--data FILE`"),
+        (["label-shift", "nowhere", "-d", "glyphs"], "`nowhere` is not a run"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, sentence, workplace, refused):

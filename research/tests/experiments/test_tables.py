@@ -169,11 +169,11 @@ def test_the_classifiers_table(tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_training_that_fails_is_told(tmp_path, jobs):
     broken = replace(TINY, model="light")  # which wants weights
-    with pytest.raises(InputError, match="Expected `weights`"):
+    with pytest.raises(InputError, match="Pass the weights"):
         ArtifactCache(tmp_path, jobs=jobs).config(ModelSpec(broken))
     missing = replace(TINY, weights=tmp_path / "none.pth", model="mask-rcnn-r50")
     failures = ArtifactCache(tmp_path, jobs=jobs).train([ModelSpec(missing)])
-    assert "there is no" in failures[ModelSpec(missing).name]
+    assert "There is no file" in failures[ModelSpec(missing).name]
 
 
 class TestRows:
@@ -231,10 +231,10 @@ class TestRows:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["margins", "--test", "x.json"], "Expected `--test` only with `--data`"),
-        (["margins", "--images", "x"], "Expected `--images` and `--weights` only with `--data`"),
-        (["margins", "--data", "x.json"], "Expected `--test` to name the annotations"),
-        (["margins", "--data", "x.json", "--test", "x.json"], "Expected `x.json` to be a file"),
+        (["margins", "--test", "x.json"], "`--test` needs `--data`"),
+        (["margins", "--images", "x"], "`--images` and `--weights` need `--data`"),
+        (["margins", "--data", "x.json"], "Pass the annotations to test on: `--test FILE`"),
+        (["margins", "--data", "x.json", "--test", "x.json"], "There is no file `x.json`"),
         (["margins", "--iterations", "2"], "Expected `iterations` to be at least 4"),
         (["margins", "--iterations", "8", "--epochs", "1"], "Expected one of `--iterations` and `--epochs`"),
         (["table1", "--stages", "both"], "Expected `stages` to be one of"),

@@ -71,5 +71,5 @@ def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset):
 
 
 def test_a_detector_without_stages_is_refused():
-    with pytest.raises(InputError, match="Expected a cascade"):
+    with pytest.raises(InputError, match="Only a cascade"):
         correct_stages(make_detector("small", 4, image_size=64).eval(), [])

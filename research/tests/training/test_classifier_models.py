@@ -114,9 +114,9 @@ def test_local_weights_are_taken_and_others_refused():
     settings = ClassifierSettings("resnet50", 3, image_size=32, resize=32)
     model = build_classifier(settings, weights=source.state_dict())
     assert torch.equal(model.body.layer4[0].conv1.weight, source.layer4[0].conv1.weight)
-    with pytest.raises(InputError, match="every layer of the ResNet, but 1 of"):
+    with pytest.raises(InputError, match="do not fit the ResNet: 1 of"):
         build_classifier(settings, weights={k: v for k, v in source.state_dict().items() if k != "conv1.weight"})
-    with pytest.raises(InputError, match="Expected no `weights` for the small classifier"):
+    with pytest.raises(InputError, match="The small classifier takes no `weights`"):
         build_classifier(ClassifierSettings("small", 3), weights=source.state_dict())
 
 
@@ -139,5 +139,5 @@ def test_impossible_settings_get_a_sentence(settings, sentence):
 def test_settings_go_through_a_file():
     settings = ClassifierSettings("resnet10", 3, classifier="cosine", loss="seesaw")
     assert ClassifierSettings.from_dict(settings.as_dict()) == settings
-    with pytest.raises(InputError, match=r"but got \['colour'\]"):
+    with pytest.raises(InputError, match=r"does not know its settings \['colour'\]"):
         ClassifierSettings.from_dict({**settings.as_dict(), "colour": 1})

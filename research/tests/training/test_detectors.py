@@ -369,12 +369,12 @@ def test_backbone_weights_come_from_a_local_file_and_freeze_the_first_stages(tmp
 def test_wrong_backbone_weights_get_a_sentence(tmp_path):
     from torchvision.models import resnet18, resnet50
 
-    with pytest.raises(InputError, match="there is no"):
+    with pytest.raises(InputError, match="There is no file"):
         read_backbone_weights(tmp_path / "none.pth")
     (tmp_path / "bad.pth").write_bytes(b"not weights")
-    with pytest.raises(InputError, match=r"bad\.pth` to hold weights, but it cannot be read"):
+    with pytest.raises(InputError, match=r"The weights `.*bad\.pth` cannot be read"):
         read_backbone_weights(tmp_path / "bad.pth")
-    with pytest.raises(InputError, match=r"of the ResNet, but .* are missing"):
+    with pytest.raises(InputError, match=r"do not fit the ResNet: .* are missing"):
         load_backbone(resnet50(weights=None), dict(resnet18(weights=None).state_dict()))
-    with pytest.raises(InputError, match="no backbone `weights` for the small"):
+    with pytest.raises(InputError, match="The small detector takes no backbone `weights`"):
         build_detector(DetectorSettings("small", 3, pretrained=True), weights={})

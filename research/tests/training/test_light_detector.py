@@ -172,7 +172,7 @@ def test_the_class_layer_is_found_and_masks_are_refused():
     assert (layer.path, layer.background) == ("roi_heads.box_predictor.cls_score", 0)
     image = scene()[0]
     assert set(detector([image])[0]) == {"boxes", "scores", "labels"}
-    with pytest.raises(InputError, match="with a mask head, but got 'light', which gives boxes only"):
+    with pytest.raises(InputError, match="The detector 'light' has no mask head: it gives boxes only"):
         detector.predict_masks([image], [[[0, 0, 9, 9]]], [[0]])
 
 
@@ -225,20 +225,20 @@ def test_weights_of_another_network_get_one_sentence_and_leave_nothing(lvis_fold
     arguments = ["train", str(lvis_folder), "-o", str(tmp_path / "run"), "-m", "light"]
     assert execute([*arguments, "--weights", str(tmp_path / "resnet18.pth"), "--device", "cpu"]) == 2
     error = capsys.readouterr().err
-    assert "to hold every layer of mobilenet-v2, but 255 of 255 are missing, features.0.0.weight first" in error
+    assert "do not fit mobilenet-v2: 255 of 255 tensors are missing, features.0.0.weight first" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
 def test_a_layer_of_another_shape_is_named(network):
     weights = {**network.state_dict(), "features.0.0.weight": torch.zeros(16, 3, 3, 3)}
-    with pytest.raises(InputError, match=r"features.0.0.weight of shape \(32, 3, 3, 3\), but got \(16, 3, 3, 3\)\."):
+    with pytest.raises(InputError, match=r"features.0.0.weight needs shape \(32, 3, 3, 3\), but has \(16, 3, 3, 3\)\."):
         make_detector("light", 4, weights=weights)
 
 
 def test_a_start_with_another_backbone_is_refused(lvis_folder, finished, tmp_path):
     config = config_for(lvis_folder, tmp_path, None, start=finished, backbone="resnet18", only="classifier")
-    with pytest.raises(InputError, match="run with `backbone` 'resnet18', but got 'mobilenet-v2'"):
+    with pytest.raises(InputError, match="has the `backbone` 'mobilenet-v2', but this run has 'resnet18'"):
         train_detector(config, device="cpu", progress=False)
     config = config_for(lvis_folder, tmp_path, None, start=finished, only="classifier", iterations=1)
     train_detector(config, device="cpu", progress=False)
@@ -273,7 +273,7 @@ def test_mixed_precision_is_a_choice_that_a_run_keeps(
     assert half[name].dtype == torch.float32
     gap = (half[name] - full[name]).abs().max()
     assert 0 < gap < 0.05 * full[name].abs().max()  # bfloat16 has two to three digits
-    with pytest.raises(InputError, match="Expected `precision` to be 'mixed' as in"):
+    with pytest.raises(InputError, match="of a run with `precision` 'mixed'"):
         train_detector(config_for(lvis_folder, tmp_path / "a", weights_file), device="cpu", progress=False)
 
 

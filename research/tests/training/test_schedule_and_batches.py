@@ -170,9 +170,9 @@ def test_the_annotation_file_of_a_folder_is_found(lvis_folder, tmp_path):
     (tmp_path / "mine.json").write_text("{}")
     assert find_annotations(tmp_path) == tmp_path / "mine.json"
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"holds mine\.json, other\.json; name the file itself"):
+    with pytest.raises(InputError, match=r"has no `train\.json`, but mine\.json, other\.json: name the file itself"):
         find_annotations(tmp_path)
-    with pytest.raises(InputError, match="there is no"):
+    with pytest.raises(InputError, match="There is no"):
         find_annotations(tmp_path / "none")
 
 

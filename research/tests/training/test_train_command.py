@@ -42,7 +42,7 @@ def test_a_classifier_writes_what_comparisons_need(tmp_path, run, monkeypatch):
     more = ["--classes", "4", "--most", "13", "--fewest", "3", "--dev", "2", "--test", "3", "--workers", "1"]
     assert run("data", "glyph-classes", "-o", "others", *more).code == 0
     refused = run("data", "logits", "run", "-d", "others", "-o", "wrong")
-    assert "Expected the training images of the run" in refused.err
+    assert "is not what the run was trained on" in refused.err
     second = ["--start", "run", "--only", "scales", "--sampler", "class-balanced", "--iterations", "1"]
     assert run("train", "classes", "-o", "lws", *second).code == 0
 
@@ -56,14 +56,14 @@ def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "Expected `nowhere` to be annotations, or a list or a folder of images, but there is none."),
-        ([".", "--class-names", "x"], "Expected no `--class-names` for a detector"),
+        (["nowhere"], "There is no `nowhere`: pass annotations, or a list or a folder of images."),
+        ([".", "--class-names", "x"], "`--class-names` is not for a detector"),
         ([".", "--model", "resnet10"], "to be one of ('small', 'light'"),
         ([".", "--set", "mask_classifier=cosine"], "for 'small' without weights, but got 'cosine'"),
         ([".", "--set", "colour=red"], "Expected `--set` to name one of"),
         ([".", "--set", "milestones=3,5"], "where the learning rate falls as a cosine"),
         ([".", "--set", "milestones=three"], "Expected `milestones` to be of type"),
-        ([".", "-m", "light"], "Expected `weights` to be a local file"),
+        ([".", "-m", "light"], "Pass the weights of the backbone: `--weights FILE`"),
         ([".", "--feature-memory"], "to be used with the loss `loce`"),
     ],
 )

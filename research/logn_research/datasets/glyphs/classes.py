@@ -132,11 +132,9 @@ def read_glyph_classes(folder: str | os.PathLike[str], split: str = "train") -> 
     if split not in SPLITS:
         raise InputError(f"Expected `split` to be one of {SPLITS}, but got {split!r}.")
     if not is_glyph_classes(root):
-        raise InputError(
-            f"Expected `{root}` to hold glyph classes, but it does not; draw some by logn data glyph-classes."
-        )
+        raise InputError(f"`{root}` holds no glyph classes: draw some by `logn data glyph-classes`.")
     if not is_complete(root):
-        raise InputError(f"Expected `{root}` to be drawn to the end, but it is not; start the drawing again.")
+        raise InputError(f"The drawing of `{root}` was interrupted: run the same command again to finish it.")
     classes = json.loads((root / CLASSES_FILE).read_text(encoding="utf-8"))["categories"]
     return array_images(
         np.load(_images_file(root, split), mmap_mode="r"),

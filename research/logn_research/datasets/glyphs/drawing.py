@@ -60,13 +60,13 @@ def claim_folder(root: Path, what: str, version: int, settings: Mapping[str, Any
         return
     before, now = read_settings(root, what), {"version": version, **settings}
     if before is None:
-        raise InputError(f"Expected `{root}` to be empty or to hold {what}, but it holds something else.")
+        raise InputError(f"`{root}` holds other files than {what}: choose an empty folder.")
     other = [
         f"{name} is {before.get(name)} and not {value}" for name, value in now.items() if before.get(name) != value
     ]
     if other:
         raise InputError(
-            f"Expected `{root}` to be empty or to hold {what} of the same settings, but there {' and '.join(other)}."
+            f"`{root}` holds {what} of other settings (there {' and '.join(other)}): choose an empty folder."
         )
     for leftover in root.rglob(".*.partial.*"):  # of a run that was killed
         leftover.unlink(missing_ok=True)
@@ -124,9 +124,7 @@ def draw_split(
                 drawn += results
                 progress(len(results))
     except BrokenProcessPool as error:
-        raise InputError(
-            f"Expected `workers` = {workers} processes to draw, but one of them ended; try `workers` = 1."
-        ) from error
+        raise InputError(f"One of the {workers} drawing processes was killed: try `workers` = 1.") from error
     return drawn
 
 

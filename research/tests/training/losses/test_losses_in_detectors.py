@@ -104,10 +104,10 @@ def test_detections_in_torchvisions_form_have_the_same_scores_as_the_proposals(n
 
 def test_a_detector_refuses_a_loss_that_wants_other_logits_and_to_train_without_its_own():
     detector = build_detector(DetectorSettings("small", CLASSES, image_size=64, loss="seesaw"))
-    with pytest.raises(InputError, match="Expected `loss` to have the HeadLayout"):
+    with pytest.raises(InputError, match="The `loss` does not fit the detector"):
         detector.roi_heads.use_loss(CrossEntropyLoss(CLASSES, background=0))
     image, target = scene(0)
-    with pytest.raises(InputError, match="Expected a loss for this detector's head"):
+    with pytest.raises(InputError, match="The detector's head has no loss"):
         detector.train()([image], [target])
     detector.roi_heads.use_loss(SeesawLoss(CLASSES, background=0))
     assert torch.isfinite(detector([image], [target])["loss_classifier"])
@@ -273,7 +273,7 @@ def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
     ("options", "sentence"),
     [
         ({"loss": "hinge"}, "Expected `loss` to be one of"),
-        ({"only": "classifier"}, "Expected `start` to name a trained run"),
+        ({"only": "classifier"}, "To train only the classifier, pass the trained run"),
         ({"only": "neck", "start": "x"}, "Expected `only` to be one of classifier, new-classifier, scales, heads"),
         (
             {"only": "scales", "start": "x", "classifier": "cosine"},
@@ -289,7 +289,7 @@ def test_wrong_configs_get_a_sentence(options, sentence):
 
 def test_a_start_of_another_kind_gets_a_sentence(lvis_folder, tmp_path):
     train_detector(config_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
-    with pytest.raises(InputError, match="Expected `start` to be a run with `classifier` 'cosine', but got 'linear'"):
+    with pytest.raises(InputError, match="has the `classifier` 'linear', but this run has 'cosine'"):
         train_detector(
             config_for(lvis_folder, tmp_path / "other", classifier="cosine", start=tmp_path / "base"), device="cpu"
         )

@@ -116,7 +116,7 @@ def test_without_a_first_stage_the_memory_fills_while_training(lvis_folder, tmp_
 def test_a_run_whose_memory_is_gone_is_not_resumed(lvis_folder, first_stage, tmp_path):
     train_detector(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
     remove_memories(tmp_path)
-    with pytest.raises(InputError, match=r"feature memory of the run to be in .*at_1\.safetensors`, but there is no"):
+    with pytest.raises(InputError, match=r"feature memory of the run, `.*at_1\.safetensors`, is missing"):
         train_detector(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
 
 
