@@ -187,6 +187,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "deployment-prior": deployment_prior.results,
     "operating-points": operating_points.results,
     "thresholds": thresholds.results,
+    "thresholds-heads": thresholds.head_results,
 }
 _BLOCK = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->\n)", flags=re.S)
 

@@ -1,8 +1,10 @@
 """What thresholds per class buy on photographs: chosen on dev images, measured on test images.
 
     python -m logn_research.evidence.thresholds yolox=yolox_nano.onnx nanodet=nanodet_m.onnx --data coco-lt-256
+    python -m logn_research.evidence.thresholds RUNS/yolox-nano/heads/softmax-*-0 --data coco-lt-256 -o heads.json
 
-A model is `PRESET=FILE.onnx` (of COCO's 80 classes); the data folder has `dev.json`, `test.json` and the same with
+A model is `PRESET=FILE.onnx` (of COCO's 80 classes) or the folder of a head that `logn_research.strong` trained, which
+is measured without and with the recommended correction. The data folder has `dev.json`, `test.json` and the same with
 `_exhaustive`. Writes `results/thresholds.json`; `python -m logn_research.pages` fills in the page.
 """
 
@@ -10,117 +12,213 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import logn
+from logn.calibrators.affine import ClassAffine
 from logn.evaluate.models.onnx import OnnxDetector
 from logn.evaluate.store.predict import predict
-from logn.evaluate.thresholds.choose import Goal, choose_thresholds, offset_to_meet
-from logn.evaluate.thresholds.operating_points import read_detections
-from logn.evaluate.thresholds.scores import Draws, logit, measure
+from logn.evaluate.store.store import PredictionStore
+from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet
+from logn.evaluate.thresholds.fold import measure_folded
+from logn.evaluate.thresholds.operating_points import ReadDetections, read_detections
+from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, OperatingPoints
+from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
 from logn.files import write_text
-from logn.logits.arrays import sigmoid
+from logn.logits.arrays import FloatArray, sigmoid
 
 RESULTS = Path(__file__).parents[2] / "results" / "thresholds.json"
 NAMES = Path(__file__).with_name("coco_classes.txt")
+SPLITS = ("dev", "test")
 LABELS = {"federated": "", "exhaustive": "_exhaustive"}
 GOALS = ("f1", "fppi=1")
 METRICS = ("recall", "class-mean recall", "F1", "class-mean F1", "false alarms per image")
+# Of each goal, the metrics that a table shows.
+SHOWN = {"f1": ("F1", "class-mean F1"), "fppi=1": ("recall", "class-mean recall")}
+# Of each metric the value, then those of the draws.
+Values = Mapping[str, FloatArray]
 
 
-def store_of(model: str, data: Path, split: str, work: Path) -> Path:
-    """The predictions of a split; made where they are not there."""
+def stores_of(model: str, data: Path, work: Path) -> dict[str, Path]:
+    """The predictions of dev and test; made where they are not there."""
     preset, _, file = model.partition("=")
-    path = work / f"{Path(file).stem}-{split}"
-    predict(OnnxDetector(file, like=preset, class_names=NAMES), data / f"{split}.json", path, batch=1)
-    return path
+    if not file:
+        return {split: Path(model) / split for split in SPLITS}
+    stores = {split: work / f"{Path(file).stem}-{split}" for split in SPLITS}
+    for split, store in stores.items():
+        predict(OnnxDetector(file, like=preset, class_names=NAMES), data / f"{split}.json", store, batch=1)
+    return stores
 
 
-def measured(dev: Any, test: Any, goal: Goal, *, num_bootstrap: int) -> dict[str, Any]:
-    """The metrics on test, before and after, with 95 % intervals over draws of test images.
+def corrections_of(model: str) -> dict[str, ClassAffine | None]:
+    """No correction, and for a head the recommended one."""
+    if "=" in model:
+        return {"none": None}
+    moments = logn.ClassMoments.load(Path(model) / "statistics.safetensors")
+    return {"none": None, "recommended": logn.recommend(moments).fit(moments)}
+
+
+def rows_of(model: str, data: Path, work: Path, num_bootstrap: int) -> Iterator[dict[str, Any]]:
+    """Measure one model under both kinds of labels.
 
     Before is the best single threshold for the goal on dev. With false alarms per image as the goal, both sets of
     thresholds move together on test until they meet it there, so that both are compared at the same number.
     """
-    chosen = choose_thresholds(dev, goal, num_bootstrap=100)
-    sides = {"before": np.full_like(chosen.thresholds, chosen.common), "after": chosen.thresholds}
-    found: dict[str, Any] = {"own thresholds": int((chosen.weights > 0).sum())}
-    drawn: dict[str, dict[str, Any]] = {}
-    for side, thresholds in sides.items():
-        parts = [_values(draws, thresholds, goal) for draws in Draws.bootstrap(test, num_bootstrap, 0)]
-        drawn[side] = {name: np.concatenate([part[name] for part in parts]) for name in METRICS}
-        values = _values(Draws.once(test), thresholds, goal)
-        found[side] = {name: _rounded(values[name][0], drawn[side][name]) for name in METRICS}
-    change = {name: drawn["after"][name] - drawn["before"][name] for name in METRICS}
-    found["change"] = {
-        name: _rounded(found["after"][name][0] - found["before"][name][0], change[name]) for name in METRICS
-    }
-    return found
+    name, stores = Path(model.partition("=")[2] or model).stem, stores_of(model, data, work)
+    for labels, suffix in LABELS.items():
+        uncorrected: dict[str, Values] = {}
+        for correction, affine in corrections_of(model).items():
+            dev, test = (
+                read_detections(stores[split], data / f"{split}{suffix}.json", affine, allow_missing_classes=True)
+                for split in SPLITS
+            )
+            chosen = {goal: choose_thresholds(dev.scored, Goal.parse(goal), num_bootstrap=100) for goal in GOALS}
+            sides = measured(test.scored, chosen, num_bootstrap)
+            goals = {}
+            for goal, (before, after) in sides.items():
+                first = uncorrected.setdefault(goal, before)
+                goals[goal] = {
+                    "own thresholds": int((chosen[goal].weights > 0).sum()),
+                    "before": estimates(before),
+                    "after": estimates(after),
+                    "change": estimates(after, before),
+                }
+                if affine is not None:
+                    goals[goal]["before, change from none"] = estimates(before, first)
+                    goals[goal]["after, change from none"] = estimates(after, first)
+                if "=" not in model:
+                    goals[goal]["folded"] = folded(dev, chosen[goal], goal, affine, stores)
+            yield {"model": name, "labels": labels, "correction": correction, "goals": goals}
 
 
-def _values(draws: Draws, thresholds: Any, goal: Goal) -> Mapping[str, Any]:
-    places = np.repeat(logit(thresholds)[:, None], draws.size, axis=1)
+def measured(
+    test: ScoredDetections, chosen: Mapping[str, ChosenThresholds], num_bootstrap: int
+) -> dict[str, tuple[Values, Values]]:
+    """By goal the metrics on test with one threshold and with those per class, all over the same draws of images."""
+    parts: dict[str, tuple[list[Values], list[Values]]] = {goal: ([], []) for goal in chosen}
+    for draws in chain([Draws.once(test)], Draws.bootstrap(test, num_bootstrap, 0)):
+        for goal, best in chosen.items():
+            sides = (np.full_like(best.thresholds, best.common), best.thresholds)
+            for part, thresholds in zip(parts[goal], sides, strict=True):
+                part.append(_values(draws, thresholds, Goal.parse(goal)))
+
+    def joined(part: list[Values]) -> Values:
+        return {name: np.concatenate([values[name] for values in part]) for name in METRICS}
+
+    return {goal: (joined(before), joined(after)) for goal, (before, after) in parts.items()}
+
+
+def _values(draws: Draws, thresholds: FloatArray, goal: Goal) -> Values:
+    levels = np.repeat(logit(thresholds)[:, None], draws.size, axis=1)
     if goal.is_joint:
-        places = places + offset_to_meet(places, np.ones(places.shape, bool), draws, goal)
-    return measure(draws, sigmoid(places))
+        levels = levels + offset_to_meet(levels, np.ones(levels.shape, bool), draws, goal)
+    return measure(draws, sigmoid(levels))
 
 
-def _rounded(value: float, drawn: Any) -> list[float]:
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return [round(float(number), 4) for number in (value, low, high)]
+def estimates(values: Values, against: Values | None = None) -> dict[str, list[float]]:
+    """Each metric, or its change against others of the same draws, with its 95 % interval."""
+    result = {}
+    for name in METRICS:
+        numbers = values[name] - (0.0 if against is None else against[name])
+        ends = np.quantile(numbers[1:], [0.025, 0.975])
+        result[name] = [round(float(number), 4) for number in (numbers[0], *ends)]
+    return result
+
+
+def folded(
+    dev: ReadDetections, chosen: ChosenThresholds, goal: str, affine: ClassAffine | None, stores: Mapping[str, Path]
+) -> list[dict[str, float]]:
+    """What one threshold keeps of what the thresholds per class keep: solved on dev, counted on dev and on test."""
+    rows = zip(dev.truth.class_names, chosen.thresholds.tolist(), strict=True)
+    points = OperatingPoints(
+        tuple(ClassPoint(*row) for row in rows),
+        goal=goal,
+        common=chosen.common,
+        correction=affine,
+        source=dev.source,
+        settings=dev.settings,
+    )
+    shares = []
+    for at in (DEFAULT_AT, chosen.common):
+        on_dev = points.fold(at, stores["dev"], at_least=0.0)
+        on_test = measure_folded(points, PredictionStore(stores["test"]), on_dev.affine, at)
+        shares.append(
+            {name: round(value, 4) for name, value in (("at", at), ("dev", on_dev.kept), ("test", on_test.kept))}
+        )
+    return shares
 
 
 def results(content: Mapping[str, Any]) -> str:
-    """The table of the page."""
-    lines = [
-        "| model | labels | chosen for | measured | one threshold | per class | change |",
-        "|:--|:--|:--|:--|--:|--:|--:|",
-    ]
+    """The table of models that were measured without a correction."""
+    header = ("model", "labels", "chosen for", "measured", "one threshold", "per class", "change")
+    lines = []
     for row in content["rows"]:
-        for goal, found in row["goals"].items():
-            shown = ("F1", "class-mean F1") if goal == "f1" else ("recall", "class-mean recall")
-            for name in shown:
-                before, after = (f"{100 * found[side][name][0]:.1f}" for side in ("before", "after"))
-                value, low, high = (100 * number for number in found["change"][name])
-                cells = (
-                    row["model"],
-                    row["labels"],
-                    goal,
-                    name,
-                    before,
-                    after,
-                    f"{value:+.1f} [{low:+.1f}, {high:+.1f}]",
-                )
-                lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        for goal, numbers in row["goals"].items():
+            for name in SHOWN[goal]:
+                sides = (f"{100 * numbers[side][name][0]:.1f}" for side in ("before", "after"))
+                lines.append((row["model"], row["labels"], goal, name, *sides, _change(numbers["change"][name])))
+    return _table(header, lines, left=4)
+
+
+def head_results(content: Mapping[str, Any]) -> str:
+    """The table of heads without and with the correction, and that of what one threshold keeps."""
+    by = ("head", "labels", "chosen for")
+    header = (*by, "measured", "one threshold", "per class", "corrected, one threshold", "corrected, per class")
+    kept = (*by, "correction", "0.25: dev", "0.25: test", "the common one", "there: dev", "there: test")
+    by_head: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in content["rows"]:
+        by_head.setdefault((row["model"], row["labels"]), {})[row["correction"]] = row["goals"]
+    lines, shares = [], []
+    for (head, labels), corrections in by_head.items():
+        for goal, names in SHOWN.items():
+            plain, corrected = corrections["none"][goal], corrections["recommended"][goal]
+            sides = (plain["change"], corrected["before, change from none"], corrected["after, change from none"])
+            for name in names:
+                first = f"{100 * plain['before'][name][0]:.1f}"
+                lines.append((head, labels, goal, name, first, *(_change(side[name]) for side in sides)))
+            for correction, numbers in (("none", plain), ("recommended", corrected)):
+                cells = [f"{100 * each[split]:.1f}" for each in numbers["folded"] for split in SPLITS]
+                cells.insert(2, f"{numbers['folded'][1]['at']:.3f}")
+                shares.append((head, labels, goal, correction, *cells))
+    return f"{_table(header, lines, left=4)}\n{_table(kept, shares, left=4)}"
+
+
+def _change(estimate: list[float]) -> str:
+    value, low, high = (100 * number for number in estimate)
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]], left: int) -> str:
+    marks = [":--"] * left + ["--:"] * (len(header) - left)
+    return f"| {' | '.join(header)} |\n|{'|'.join(marks)}|\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
     """Measure the models that are given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="PRESET=FILE.onnx")
+    parser.add_argument("models", nargs="+", help="PRESET=FILE.onnx, or the folder of a head")
     parser.add_argument("--data", type=Path, required=True, help="folder of dev.json and test.json")
     parser.add_argument("--work", type=Path, default=Path("runs/thresholds"), help="folder of the predictions")
     parser.add_argument("--bootstrap", type=int, default=200)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     rows = []
     for model in arguments.models:
-        stores = {split: store_of(model, arguments.data, split, arguments.work) for split in ("dev", "test")}
-        for labels, suffix in LABELS.items():
-            sides = [
-                read_detections(stores[split], arguments.data / f"{split}{suffix}.json", allow_missing_classes=True)
-                for split in ("dev", "test")
-            ]
-            dev, test = (side.scored for side in sides)
-            goals = {goal: measured(dev, test, Goal.parse(goal), num_bootstrap=arguments.bootstrap) for goal in GOALS}
-            rows.append({"model": Path(model.partition("=")[2]).stem, "labels": labels, "goals": goals})
-            print(json.dumps(rows[-1]), flush=True)
-    names = " ".join(f"{model.partition('=')[0]}={Path(model.partition('=')[2]).name}" for model in arguments.models)
-    command = f"python -m logn_research.evidence.thresholds {names} --data {arguments.data.name}"
-    write_text(RESULTS, json.dumps({"command": command, "rows": rows}, indent=1) + "\n")
+        for row in rows_of(model, arguments.data, arguments.work, arguments.bootstrap):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    shown = (
+        f"{preset}={Path(file).name}" if file else f"RUNS/{'/'.join(Path(preset).parts[-3:])}"
+        for preset, _, file in (model.partition("=") for model in arguments.models)
+    )
+    output = "" if arguments.output == RESULTS else f" -o {arguments.output.name}"
+    command = f"python -m logn_research.evidence.thresholds {' '.join(shown)} --data {arguments.data.name}{output}"
+    write_text(arguments.output, json.dumps({"command": command, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def fold_points(points: OperatingPoints, at: float, predictions: Any, at_least: 
     affine = _whole_map(points, shifts, at)
     if store is None:
         return FoldedPoints(affine, at, is_exact=True)
-    folded = _measured(points, store, affine, at)
+    folded = measure_folded(points, store, affine, at)
     if reason and folded.kept < at_least:
         nearer = "" if points.common is None else f" (`at`) nearer to the common one, {points.common:.3g}"
         raise InputError(
@@ -156,7 +156,8 @@ def _rows_to_solve(
     return FoldRows(logits, points.activation, _columns(points), objectness, only_best)
 
 
-def _measured(points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float) -> FoldedPoints:
+def measure_folded(points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float) -> FoldedPoints:
+    """The map with the shares that stay, on these predictions."""
     settings = DecodeSettings(**{name: points.settings[name] for name in DECODED if name in points.settings})
     uncapped = replace(settings, max_detections=None)
     ways = (uncapped, settings, replace(uncapped, nms="class-agnostic"))
