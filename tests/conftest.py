@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 # Some scripts have tests and import each other by name; last in line, so that none of them hides a package.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -18,3 +21,18 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def moments_of(rows, parts=1, *, sample_rows=0, mean_probability=True, nonfinite="error", **metadata):
+    """Statistics of an array of rows in so many batches, or of a list of batches; other words are their metadata."""
+    batches = rows if isinstance(rows, list) else np.array_split(rows, parts)
+    moments = ClassMoments(
+        batches[0].shape[-1],
+        sample_rows=sample_rows,
+        mean_probability=mean_probability,
+        nonfinite=nonfinite,
+        metadata=StatisticsMetadata(**metadata),
+    )
+    for batch in batches:
+        moments.update(batch)
+    return moments

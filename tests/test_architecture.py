@@ -161,8 +161,8 @@ def test_without_torch_the_error_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; import logn; logn.fold"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (
-        'MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]", '
-        'or in a clone of LogN pip install ".[torch]".' in result.stderr
+        'MissingExtraError: The package `torch` is not installed: run pip install "logn[torch]", or in a clone of LogN '
+        'pip install ".[torch]".' in result.stderr
     )
 
 

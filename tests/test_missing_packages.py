@@ -18,5 +18,7 @@ from logn.report.page import _environment
 )
 def test_the_error_names_the_extra(monkeypatch, package, extra, call):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(logn.MissingExtraError, match=rf"`{package}` to be installed: run pip install .logn\[{extra}\]"):
+    with pytest.raises(
+        logn.MissingExtraError, match=rf"`{package}` is not installed: run pip install .logn\[{extra}\]"
+    ):
         call()

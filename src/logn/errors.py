@@ -1,7 +1,7 @@
 """The errors that LogN raises for what a user can fix.
 
-Every message is one sentence that names the parameter or the file, what was expected, and what came. The command
-line prints it and exits with code 2.
+Every message names the parameter or the file, what is wrong with it, and what to do, in one sentence or two. The
+command line prints it and exits with code 2.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class MissingExtraError(ImportError):
         >>> raise MissingExtraError("torch", extra="torch")
         Traceback (most recent call last):
         ...
-        logn.errors.MissingExtraError: Expected the package `torch` to be installed: run pip install "logn[torch]",
-        or in a clone of LogN pip install ".[torch]".
+        logn.errors.MissingExtraError: The package `torch` is not installed: run pip install "logn[torch]", or in a
+        clone of LogN pip install ".[torch]".
     """
 
     def __init__(self, package: str, *, extra: str) -> None:
         super().__init__(
-            f'Expected the package `{package}` to be installed: run pip install "logn[{extra}]", '
-            f'or in a clone of LogN pip install ".[{extra}]".'
+            f'The package `{package}` is not installed: run pip install "logn[{extra}]", or in a clone of LogN '
+            f'pip install ".[{extra}]".'
         )
 
 
@@ -57,7 +57,7 @@ def import_extra(module: str, *, extra: str) -> Any:
         >>> import_extra("no_such_package.masks", extra="evaluate")
         Traceback (most recent call last):
         ...
-        logn.errors.MissingExtraError: Expected the package `no_such_package` to be installed: ...
+        logn.errors.MissingExtraError: The package `no_such_package` is not installed: ...
     """
     package = module.split(".")[0]
     try:

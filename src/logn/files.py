@@ -115,10 +115,7 @@ def _verified(
     rest = dict(metadata)
     expected = rest.pop(CHECKSUM, None)
     if expected is not None and expected != _checksum(tensors, rest):
-        raise InputError(
-            f"Expected `{name}` to be as it was written, but its checksum differs: it is damaged; delete it and make "
-            "it again."
-        )
+        raise InputError(f"`{name}` is damaged: its checksum differs. Delete it and make it again.")
     return rest
 
 
@@ -139,7 +136,7 @@ def read_safetensors(
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"Expected `{path}` to be a safetensors file, but it cannot be read ({error}).") from error
+        raise InputError(f"`{path}` cannot be read: {error}.") from error
     return safetensors_from_bytes(data, name=os.fspath(path), expected_format=expected_format, schema=schema)
 
 
@@ -154,7 +151,7 @@ def safetensors_from_bytes(
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, ValueError) as error:
-        raise InputError(f"Expected `{name}` to be a safetensors file, but it cannot be read ({error}).") from error
+        raise InputError(f"`{name}` is not a valid safetensors file: {error}.") from error
     metadata = dict(header.get("__metadata__", {}))
     _check_kind(name, metadata, expected_format, schema)
     # The arrays of the library are views on bytes, which cannot be written to.
@@ -168,10 +165,12 @@ def require_file(path: str | os.PathLike[str], kind: str = "a file") -> None:
         >>> require_file("nowhere.npy")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `nowhere.npy` to be a file, but there is none.
+        logn.errors.InputError: `nowhere.npy` does not exist.
     """
+    if not Path(path).exists():
+        raise InputError(f"`{path}` does not exist.")
     if not Path(path).is_file():
-        raise InputError(f"Expected `{path}` to be {kind}, but {_what_is_at(Path(path))}.")
+        raise InputError(f"`{path}` is {_what_is_at(Path(path))}, not {kind}.")
 
 
 def require_place(path: str | os.PathLike[str]) -> None:
@@ -181,15 +180,16 @@ def require_place(path: str | os.PathLike[str]) -> None:
         >>> require_place("nowhere/a.npy")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the folder of `nowhere/a.npy` to exist, but `nowhere` does not.
+        logn.errors.InputError: The folder of `nowhere/a.npy` does not exist: create `nowhere` first.
     """
     target = Path(path)
+    if target.parent.is_file():
+        raise InputError(f"`{target}` cannot be written: `{target.parent}` is a file.")
     if not target.parent.is_dir():
-        found = "is a file" if target.parent.is_file() else "does not"
-        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` {found}.")
+        raise InputError(f"The folder of `{target}` does not exist: create `{target.parent}` first.")
     # A rename would put a file in the place of /dev/null, for everybody.
     if target.exists() and not target.is_file():
-        raise InputError(f"Expected `{target}` to be a file to write, but {_what_is_at(target)}.")
+        raise InputError(f"`{target}` cannot be written: it is {_what_is_at(target)}.")
 
 
 def check_new(*paths: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -206,16 +206,16 @@ def check_new(*paths: str | os.PathLike[str], overwrite: bool = False) -> None:
         ...     check_new(file.name)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `...` not to exist yet, but it does: choose another `output`, or pass \
-overwrite=True (`--overwrite`) to replace it.
+        logn.errors.InputError: `...` exists already: choose another `output`, or pass overwrite=True (`--overwrite`) \
+to replace it.
     """
     for path in map(Path, paths):
         if path.is_dir():
-            raise InputError(f"Expected `{path}` not to exist yet, but it is a folder: choose another `output`.")
+            raise InputError(f"`{path}` is a folder: choose another `output`.")
         if not overwrite and (path.exists() or path.is_symlink()):
             raise InputError(
-                f"Expected `{path}` not to exist yet, but it does: choose another `output`, or pass overwrite=True "
-                "(`--overwrite`) to replace it."
+                f"`{path}` exists already: choose another `output`, or pass overwrite=True (`--overwrite`) to replace "
+                "it."
             )
 
 
@@ -234,9 +234,7 @@ def file_identity(path: str | os.PathLike[str]) -> tuple[int, int] | str:
 
 
 def _what_is_at(path: Path) -> str:
-    if path.is_dir():
-        return "it is a folder"
-    return "it is a pipe or a device" if path.exists() else "there is none"
+    return "a folder" if path.is_dir() else "a pipe or a device"
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
@@ -259,12 +257,11 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
 
 def _check_kind(name: str | os.PathLike[str], metadata: Mapping[str, str], expected_format: str, schema: int) -> None:
     if metadata.get("format") != expected_format:
-        found = metadata.get("format", "no format name")
+        actual = f"`{metadata['format']}`" if "format" in metadata else "a file of another program"
         writer = WRITERS.get(expected_format)
-        hint = f"; {writer} writes what is expected here" if writer else ""
-        raise InputError(f"Expected `{name}` to hold `{expected_format}`, but it says {found!r}{hint}.")
+        hint = f": pass what {writer} writes" if writer else ""
+        raise InputError(f"`{name}` is {actual}, not `{expected_format}`{hint}.")
     if metadata.get("schema") != str(schema):
         raise InputError(
-            f"Expected `{name}` to have schema {schema}, but it has {metadata.get('schema')!r}; "
-            "make it again with this version of LogN."
+            f"`{name}` has schema {metadata.get('schema')}, but this version of LogN reads {schema}: make it again."
         )

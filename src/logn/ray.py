@@ -87,12 +87,12 @@ def collect(
     try:
         first = next(answers, None)
         if first is None:
-            raise InputError(f"Expected `dataset` to hold images that can be read, but {answers.reason}")
+            raise InputError(f"`dataset` holds no image that can be read. {answers.reason}".strip())
         merged = ClassMoments.merge_all(itertools.chain([first], answers))
     except ray.exceptions.RayActorError as error:
         raise InputError(
-            f"Expected workers to live, but that of a block died {RETRIES + 1} times: out of memory, or in the model's "
-            "own code; try a smaller `batch` or fewer `workers`."
+            f"The worker of a block died {RETRIES + 1} times: it ran out of memory, or the model's own code failed. "
+            "Try a smaller `batch` or fewer `workers`."
         ) from error
     if answers.unreadable:
         warnings.warn(
@@ -117,7 +117,7 @@ class _Answers(Iterator[ClassMoments]):
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], progress: Callable[[int], object]) -> None:
         self._rows, self._progress, self._seen = iter(rows), progress, set[str]()
-        self.unreadable, self.reason = 0, "it holds none."
+        self.unreadable, self.reason = 0, ""
 
     def __next__(self) -> ClassMoments:
         for row in self._rows:
@@ -162,8 +162,8 @@ class _Worker:
         column = self._column or next((name for name in COLUMNS if name in block), "")
         if column not in block:
             raise InputError(
-                f"Expected `dataset` to have images in one of the columns {', '.join(COLUMNS)}, but it has "
-                f"{', '.join(block)}; name the column by `image_column`."
+                f"`dataset` has the columns {', '.join(block)}, none of which is {column or ', '.join(COLUMNS)}: name "
+                "the column of the images by `image_column`."
             )
         values = block[column]
         if not len(values):
@@ -177,7 +177,7 @@ class _Worker:
                 raise
             stages = ()
         if len(stages) > 1:
-            raise InputError(f"Expected a model with one class layer, but it has {len(stages)}; collect without Ray.")
+            raise InputError(f"The model has {len(stages)} class layers, and Ray collects one: collect without Ray.")
         reason = next(iter(images.unreadable.values()), "")
         moments = stages[0].to_bytes() if stages else b""
         return {"images": len(values), "moments": moments, "unreadable": len(images.unreadable), "reason": reason}
@@ -203,7 +203,6 @@ def _read(value: Any) -> npt.NDArray[np.uint8]:
     pixels = np.asarray(value)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (3, 4):
         raise InputError(
-            "Expected images as bytes, paths or pixels of uint8 (height, width, 3), but got "
-            f"{pixels.dtype} {pixels.shape}."
+            f"An image is {pixels.dtype} {pixels.shape}: pass bytes, paths, or pixels of uint8 (height, width, 3)."
         )
     return np.array(pixels[..., :3])  # blocks of Ray are read-only

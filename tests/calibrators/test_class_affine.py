@@ -137,7 +137,9 @@ def test_maps_of_other_columns_do_not_compose():
 def test_files_that_are_no_map(tmp_path):
     path = tmp_path / "a.safetensors"
     logn.ClassMoments(2).save(path)
-    with pytest.raises(logn.InputError, match=r"to hold `logn.affine`"):
+    with pytest.raises(
+        logn.InputError, match=r"is `logn\.statistics`, not `logn\.affine`: pass what `logn fit` writes"
+    ):
         logn.ClassAffine.load(path)
     head = {
         "format": "logn.affine",
@@ -148,7 +150,7 @@ def test_files_that_are_no_map(tmp_path):
         "source": "null",
     }
     save_file({"scale": np.ones(2)}, path, metadata=head)
-    with pytest.raises(logn.InputError, match="to hold 'shift'"):
+    with pytest.raises(logn.InputError, match="is not a valid map: 'shift' is missing"):
         logn.ClassAffine.load(path)
     save_file({"scale": np.ones(2), "shift": np.full(2, np.nan)}, path, metadata=head)
     with pytest.raises(logn.InputError, match="valid map"):

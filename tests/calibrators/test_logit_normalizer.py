@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_refused(logits, sentence):
 
 
 def test_it_says_when_it_is_not_fitted_and_when_columns_differ():
-    with pytest.raises(logn.InputError, match=r"is fitted, but this one is not; call fit\(logits\) first"):
+    with pytest.raises(logn.InputError, match=r"is not fitted yet: call fit\(logits\) first"):
         logn.LogitNormalizer().transform(TEST)
     with pytest.raises(logn.InputError, match="to have 4 columns, but got 3"):
         logn.LogitNormalizer().fit(TRAIN).transform(TEST[:, :3])

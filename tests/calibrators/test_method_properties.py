@@ -228,7 +228,7 @@ def test_a_recorded_background_is_the_default():
         ({"background": 2}, "`background` to be None, 0 or -1"),
         ({"background": False}, "`background` to be None, 0 or -1, but got False"),
         ({"active": [True]}, "`active` to be one boolean per column"),
-        ({"active": [True, False, False, False]}, "at least one live"),
+        ({"active": [True, False, False, False]}, "no foreground class that was seen and varies"),
         ({"eps": -1.0}, "`eps` to be at least 0"),
         ({"std_power": float("inf")}, "`std_power`"),
     ],
@@ -240,7 +240,7 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_empty_statistics_are_refused():
-    with pytest.raises(logn.InputError, match="at least one live"):
+    with pytest.raises(logn.InputError, match="no foreground class that was seen and varies"):
         logn.logit_normalization(logn.ClassMoments(3), background=0)
 
 

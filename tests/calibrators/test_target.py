@@ -137,7 +137,7 @@ def test_shares_that_do_not_fit_are_refused(moments, tmp_path):
         logn.logit_normalization(moments, target=[1, 2])
     with pytest.raises(logn.InputError, match="`target` to be above 0 and finite, but got nan for class 1"):
         logn.methods.norcal(COUNTS, target=[1, np.nan, 1])
-    with pytest.raises(logn.InputError, match="name the class 'unicycle', but they do not"):
+    with pytest.raises(logn.InputError, match="do not have the class 'unicycle'"):
         fit("p2p", moments=moments, target=logn.ClassCounts([1.0, 1.0, 1.0], names=("car", "bus", "tram")))
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(logn.InputError, match="no classes"):

@@ -104,7 +104,7 @@ def test_files_of_an_earlier_training_are_not_overwritten_unless_it_is_allowed(t
     (tmp_path / "best.pt").write_bytes(b"")
     (tmp_path / "best-corrected.pt").write_text("mine")
     loader = SimpleNamespace(dataset=SimpleNamespace(im_files=["a.png"]))
-    with pytest.warns(LogNWarning, match=r"Expected `.*best-corrected\.pt` not to exist yet"):
+    with pytest.warns(LogNWarning, match=r"`.*best-corrected\.pt` exists already"):
         LogNCallback()(stand_in(tmp_path, train_loader=loader))
     assert (tmp_path / "best-corrected.pt").read_text() == "mine"
 

@@ -80,16 +80,16 @@ def write_inputs(folder):
         ("model.onnx", "Pass training images: --images FOLDER or --data FILE."),
         ("shards --like yolox", "`--like` is for models, not for files of logits: leave it out."),
         ("shards --images shards", "`--images` is for models"),
-        ("one.npy --background last", "Expected a column for a class as well as one for the background"),
+        ("one.npy --background last", "There is only 1 column, the background"),
         ("two.npz", "to say which array"),
         ("one.npy --key first", "Expected no `key` for"),
         ("shards --class-names no-such.txt", "no-such.txt"),
-        ("shards --class-names two.json", "to name 4 classes, but it names 2"),
-        ("shards --class-names mapping.json", "something else"),
-        ("shards --class-names table.csv", "but it is a table"),
+        ("shards --class-names two.json", "names 2 classes, but the logits have 4 columns"),
+        ("shards --class-names mapping.json", "is not a list of class names"),
+        ("shards --class-names table.csv", "is a table"),
         # Left out, an empty name would leave as many names as there are classes beside the background.
-        ("shards --background last --class-names gap.json", "to name every class, but name"),
-        ("shards --background last --class-names gap.txt", "to name every class, but name"),
+        ("shards --background last --class-names gap.json", "Name 1 of"),
+        ("shards --background last --class-names gap.txt", "Name 2 of"),
     ],
 )
 def test_bad_input_is_one_sentence_and_no_file(refused, logits, tmp_path, monkeypatch, words, sentence):
@@ -182,7 +182,7 @@ def test_a_changed_input_is_noticed_when_resuming(refused, logits, tmp_path, mon
     arguments = ("collect", tmp_path / "shards", "-o", output)
     assert "9.npy" in refused(*arguments)
     os.utime(tmp_path / "shards" / "0.npy", ns=(1, 1))
-    assert "has changed; delete" in refused(*arguments)
+    assert "has changed since the interrupted run: delete" in refused(*arguments)
 
 
 def test_interrupting_leaves_one_sentence_and_code_130(tmp_path):
@@ -252,8 +252,6 @@ def test_probabilities_are_warned_of_when_collected_and_refused_when_fitted(run,
     stats = tmp_path / "stats.safetensors"
     [sentence] = run("collect", tmp_path / "scores.npy", "-o", stats, "--json").json["warnings"]
     assert "LogN needs the logits, before the softmax." in sentence
-    assert "to be of logits, but they are of probabilities" in refused(
-        "fit", stats, "-o", tmp_path / "affine.safetensors"
-    )
+    assert "`moments` are of probabilities" in refused("fit", stats, "-o", tmp_path / "affine.safetensors")
     assert not (tmp_path / "affine.safetensors").exists()
-    assert "No recommendation: Expected" in run("inspect", stats).err
+    assert "No recommendation: `moments` are of probabilities" in run("inspect", stats).err

@@ -82,8 +82,8 @@ def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run
 
     result = run(*save(-1, "softmax"), "--json").json
     assert [method["name"] for method in result["rows"]] == ["none", "logn", "mine.safetensors"]
-    assert "to be of a softmax, the activation of the predictions, but got" in refused(*save(-1, "sigmoid"))
-    assert "background at -1 (last), its place in the predictions, but got 0" in refused(*save(0, "softmax"))
+    assert "The activation differs: sigmoid in" in refused(*save(-1, "sigmoid"))
+    assert "The background differs: first in" in refused(*save(0, "softmax"))
 
 
 def test_counts_say_the_groups_where_the_annotations_do_not(files, run):
@@ -131,8 +131,8 @@ def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, refused,
         ),
         ("compare store -d gt.json --methods norcl", "to be one of none, recommended, logn"),
         ("compare store -d gt.json --methods use_std=false", "`--methods` must begin with the name of a method"),
-        ("compare store -d gt.json --methods loga", "for the method `loga`"),
-        ("compare store -d gt.json --methods logn", "for the method `logn`"),
+        ("compare store -d gt.json --methods loga", "The method `loga` needs"),
+        ("compare store -d gt.json --methods logn", "The method `logn` needs"),
         ("compare store -d gt.json -o gt.json", "`gt.json` is a file, but the comparison is a folder"),
     ],
 )
@@ -213,16 +213,16 @@ def test_the_table_of_a_classifier(rows, run):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("test.npy --methods logn", "for the method"),
+        ("test.npy --methods logn", "The method `logn` needs"),
         ("test.npy --labels bad.txt", "bad.txt`: Line 2 does not end in the number of a class: 'b.jpg x'."),
         ("test.npy --labels far.txt", "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
         ("test.npy --labels short.txt", "There are 2 labels for 160 rows"),
         ("nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
-        ("none.npy", "none.npy` to be a file, but there is none."),
+        ("none.npy", "none.npy` does not exist."),
         ("test.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
         ("test.npy --methods loga --counts zero.csv", "no training sample of class 2 (c)"),
         ("test.npy --methods loga --counts few.json", "`counts` has 2 classes, but the logits have 4."),
-        ("test.npy --class-names two.txt", "to name 4 classes, but it names 2"),
+        ("test.npy --class-names two.txt", "names 2 classes, but the logits have 4 columns"),
     ],
 )
 def test_bad_input_of_a_classifier_gets_one_sentence(rows, refused, words, sentence):

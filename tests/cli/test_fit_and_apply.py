@@ -86,7 +86,7 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     ("words", "sentence"),
     [
         ("--method nonsense", "to be one of"),
-        ("--method norcal", "for the method `norcal`"),
+        ("--method norcal", "The method `norcal` needs `counts`"),
         ("--method temperature:tau=1", "to be among value, but got `tau`"),
         ("--method logn:margin=huge", "`margin` to be a number or one of"),
         ("--method logn:strength=1 --strength 0.5", "once, but got it twice"),
@@ -105,12 +105,12 @@ def test_files_of_another_kind_are_refused(run, refused, stats, tmp_path):
     affine, output, shard = tmp_path / "affine.safetensors", tmp_path / "b.safetensors", tmp_path / "shards/0.npy"
     _fit(run, tmp_path, stats)
     cases = {
-        "to hold `logn.statistics`, but it says 'logn.affine'": ("fit", affine),
+        "is `logn.affine`, not `logn.statistics`: pass what `logn collect` writes": ("fit", affine),
         "0.npy": ("fit", shard),
         "no-such": ("fit", tmp_path / "no-such.safetensors"),
-        "to be a file, but it is a folder": ("fit", tmp_path / "shards"),
+        "is a folder, not a file": ("fit", tmp_path / "shards"),
         "Make them with `logn collect best.pt --images train/ -o stats.safetensors --trust`": ("fit", "best.pt"),
-        "to hold `logn.affine`": ("apply", stats, shard),
+        "not `logn.affine`": ("apply", stats, shard),
     }
     for sentence, words in cases.items():
         assert sentence in refused(*words, "-o", output)
@@ -160,7 +160,7 @@ def test_bfloat16_stays_bfloat16(run, affine, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "target", "sentence"),
     [
-        (np.zeros((2, 3)), "y.npy", "to have 3 columns, those of"),
+        (np.zeros((2, 3)), "y.npy", "The number of columns differs: 4 in"),
         (np.array([[0.0] * 4, [0, 0, np.nan, 0]]), "y.npy", "Row 1, class 2 of"),
         (np.full((1, 4), 60000, np.float16), "y.npy", "does not fit float16 once it is corrected"),
         (np.zeros((0, 4)), "y.npy", "at least one row"),

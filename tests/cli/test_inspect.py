@@ -92,10 +92,10 @@ def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_with_a_warning
     [
         ("stats.safetensors --counts short.json", "40 foreground classes, but got 2"),
         ("stats.safetensors --plot p.gif", ".png, .svg, .pdf"),
-        ("stats.safetensors --plot no/p.png", "to exist"),
+        ("stats.safetensors --plot no/p.png", "does not exist"),
         ("counts.json", "counts.json"),
-        ("no-such.safetensors", "Expected `no-such.safetensors` to be a file, but there is none."),
-        ("folder", "Expected `folder` to be a file, but it is a folder."),
+        ("no-such.safetensors", "`no-such.safetensors` does not exist."),
+        ("folder", "`folder` is a folder, not a file."),
         (
             "best.onnx",
             "`best.onnx` is a model, but this command takes statistics. Make them with `logn collect",

@@ -38,9 +38,9 @@ def weights(tmp_path):
         ("merge {stats} -o {weights}", "did not write it"),
         ("inspect {stats} --plot {stats}", "is one of the inputs: choose another name"),
         ("apply {affine} {shard} -o {shard}", "is one of the inputs: choose another name"),
-        ("apply {affine} {shard} -o {stats}", "not to exist yet, but it does: choose another"),
+        ("apply {affine} {shard} -o {stats}", "exists already: choose another"),
         ("fold {model} {affine} -o {affine}", "is one of the inputs: choose another name"),
-        ("fit {stats} -o {folder}/no/such.safetensors", "to exist, but"),
+        ("fit {stats} -o {folder}/no/such.safetensors", "does not exist: create"),
         ("collect {shard} -o {folder}", "is a folder"),
     ],
 )
@@ -96,7 +96,7 @@ def test_an_existing_file_is_replaced_only_where_the_user_says_so(run, refused, 
     name, *command = commands[verb]
     output = tmp_path / name
     output.write_text("somebody's own")
-    sentence = f"Expected `{output}` not to exist yet, but it does: choose another "
+    sentence = f"`{output}` exists already: choose another "
     assert refused(*command, output).startswith(sentence)
     assert "(`--overwrite`) to replace it" in refused(*command, output)
     assert output.read_text() == "somebody's own"
@@ -112,7 +112,7 @@ def test_a_fold_does_not_replace_a_data_file(run, refused, save_onnx, tmp_path):
     ClassAffine([2.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, 0.0]).save(paths[1])
     paths[2].write_bytes(b"the weights of another model")
     command = ("fold", *paths[:2], "-o", tmp_path / "c.onnx")
-    assert f"Expected `{paths[2]}` not to exist yet, but it does" in refused(*command)
+    assert f"`{paths[2]}` exists already" in refused(*command)
     assert paths[2].read_bytes() == b"the weights of another model"
     assert not (tmp_path / "c.onnx").exists()
     assert run(*command, "--overwrite").code == 0
@@ -130,7 +130,7 @@ def test_a_comparison_does_not_replace_files_of_others(refused, logits, tmp_path
 def test_a_pipe_is_neither_waited_for_nor_replaced(refused, stats, tmp_path):
     pipe = tmp_path / "pipe.safetensors"
     os.mkfifo(pipe)
-    sentence = f"Expected `{pipe}` to be a file to write, but it is a pipe or a device."
+    sentence = f"`{pipe}` cannot be written: it is a pipe or a device."
     assert refused("fit", stats, "-o", pipe) == sentence
-    assert refused("inspect", pipe) == f"Expected `{pipe}` to be a file, but it is a pipe or a device."
+    assert refused("inspect", pipe) == f"`{pipe}` is a pipe or a device, not a file."
     assert pipe.is_fifo()

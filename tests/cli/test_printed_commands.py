@@ -179,7 +179,7 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     assert "2 of the 3 classes of the model are in the labels" in done.err
     assert PredictionStore("predictions").header.class_names == NAMES
     Path("four.txt").write_text("a\nb\nc\nd")
-    assert "to name 3 classes, but it names 4" in refused(*words, "--class-names", "four.txt")
+    assert "names 4 classes, but the logits have 3 columns" in refused(*words, "--class-names", "four.txt")
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_an_error_for_a_reader_that_has_gone_is_no_traceback(start):
     os.close(writing)
     _, err = process.communicate()
     assert process.returncode == 2
-    assert err.decode() == "Error: Expected `nowhere.safetensors` to be a file, but there is none.\n"
+    assert err.decode() == "Error: `nowhere.safetensors` does not exist.\n"
 
 
 def test_json_is_read_again_whatever_the_encoding(capsys):

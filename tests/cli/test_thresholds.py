@@ -55,7 +55,7 @@ def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
         (["--method", "x.safetensors"], "x.safetensors"),
         (["--bootstrap", "-1"], "'--bootstrap': expected at least 0"),
         (["--at", "1.5"], "'--at': expected at least 0 and at most 1"),
-        (["-o", "nowhere/points.json"], "Expected the folder of `nowhere/points.json` to exist"),
+        (["-o", "nowhere/points.json"], "The folder of `nowhere/points.json` does not exist"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(split, words, sentence, capsys, tmp_path, monkeypatch):

@@ -174,7 +174,7 @@ def test_recording_sees_the_logits_before_the_map_in_any_order():
 
 def test_wrong_maps_and_outputs_are_refused():
     model = linear_model()
-    with pytest.raises(InputError, match="`affine` to have 3 columns, those of `0`, but got 2"):
+    with pytest.raises(InputError, match="columns differs: 2 in `affine`, 3 in `0`"):
         attach(model, LAYER, ClassAffine.identity(2))
     with pytest.raises(InputError, match="`affine` to be a ClassAffine, but got int"):
         attach(model, LAYER, 3)

@@ -307,9 +307,9 @@ def test_what_is_not_affine_is_refused():
 
 def test_wrong_widths_backgrounds_and_numbers_of_maps_are_refused():
     model = named(head=nn.Linear(4, 3), other=nn.Linear(4, 3))
-    with pytest.raises(InputError, match="`affine` to have 3 columns, those of `head`, but got 4"):
+    with pytest.raises(InputError, match="columns differs: 4 in `affine`, 3 in `head`"):
         fold(model, LogitLayer("head"), random_map(4))
-    with pytest.raises(InputError, match=r"background at 0 \(first\), its place in `head`, but got -1"):
+    with pytest.raises(InputError, match="The background differs: last in `affine`, first in `head`"):
         fold(model, LogitLayer("head", background=0), random_map(3, background=-1))
     with pytest.raises(InputError, match="one map, since `head` has no stages, but got 2"):
         fold(model, LogitLayer("head"), [random_map(3), random_map(3)])

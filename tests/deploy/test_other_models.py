@@ -47,10 +47,12 @@ def test_the_model_of_the_statistics_takes_the_map(put, recwarn):
 def test_another_model_of_the_same_shape_does_not(put):
     affine, other = recorded_map(classifier()), classifier(seed=1)
     before = fingerprint(other)
-    with pytest.raises(InputError, match=r"the weights of `head`.*cast to another precision.*allow_mismatch=True"):
+    with pytest.raises(
+        InputError, match=r"The weights differ .* in `head`.*cast to another precision.*allow_mismatch=True"
+    ):
         put(other, LAYER, affine)
     assert fingerprint(other) == before
-    with pytest.warns(LogNWarning, match="the weights of `head`"):
+    with pytest.warns(LogNWarning, match=r"The weights differ .* in `head`"):
         put(other, LAYER, affine, allow_mismatch=True)
 
 
@@ -75,9 +77,9 @@ def test_a_cast_model_is_another_one(put):
 def test_another_activation_or_background_does_not_take_it(put):
     model = classifier()
     affine = recorded_map(model)
-    with pytest.raises(InputError, match="to be of a sigmoid, the activation of `head`, but got a softmax"):
+    with pytest.raises(InputError, match="The activation differs: softmax in `affine`, sigmoid in `head`"):
         put(model, logn.LogitLayer("head", activation="sigmoid"), affine)
-    with pytest.raises(InputError, match=r"background at 0 \(first\), its place in `head`, but got None"):
+    with pytest.raises(InputError, match="The background differs: none in `affine`, first in `head`"):
         put(model, logn.LogitLayer("head", background=0, activation="softmax"), affine, allow_mismatch=True)
 
 
@@ -159,17 +161,19 @@ def test_an_onnx_file_takes_its_own_map_only(tmp_path, recwarn):
     logn.fold_onnx(mine, affine, output)
     assert not recwarn.list
     output.unlink()
-    with pytest.raises(InputError, match=r"the weights of `.*other\.onnx` \(onnx:.*exported anew.*allow_mismatch=True"):
+    with pytest.raises(
+        InputError, match=r"weights differ .* in `.*other\.onnx`\): .*exported anew.*allow_mismatch=True"
+    ):
         logn.fold_onnx(other, affine, output)
     assert not output.exists()
-    with pytest.warns(LogNWarning, match="the weights of"):
+    with pytest.warns(LogNWarning, match="The weights differ"):
         logn.fold_onnx(other, affine, output, allow_mismatch=True)
     logn.fold_onnx(output, affine, tmp_path / "twice.onnx", allow_refold=True)
 
 
 def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path):
     path = write(tmp_path / "model.onnx", 0, "Sigmoid")
-    with pytest.raises(InputError, match=r"to be of a sigmoid, the activation of .*, but got a softmax"):
+    with pytest.raises(InputError, match=r"The activation differs: softmax in `affine`, sigmoid in"):
         logn.fold_onnx(path, onnx_map(path), tmp_path / "out.onnx")
 
 

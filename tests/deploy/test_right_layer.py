@@ -418,7 +418,7 @@ def test_a_hook_that_changes_the_logits_is_refused(hook, options):
         lambda: run_in(model)(LogitLayer("fc"), **options),
         lambda: calibrate(model, [pictures()], layer=LogitLayer("fc"), **options),
     ):
-        with pytest.raises(InputError, match="`fc` to hand on what it gives, but a forward hook on it changes that"):
+        with pytest.raises(InputError, match="A forward hook on `fc` changes its output"):
             refused()
     assert list(model.fc._forward_hooks) == [handle.id]
 

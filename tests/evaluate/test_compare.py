@@ -195,7 +195,7 @@ def test_with_softmax_fixed_ap_may_move_and_nothing_is_said(comparison):
 
 
 def test_statistics_of_another_model_are_refused(softmax_split, sigmoid_split):
-    with pytest.raises(InputError, match=r"11 columns.* 10"):
+    with pytest.raises(InputError, match="columns differs: 10 in the statistics, 11 in the predictions"):
         run(softmax_split, ["logn"], moments=sigmoid_split.moments)
 
 
@@ -208,12 +208,12 @@ def test_a_map_of_another_model_is_refused(softmax_split):
     header = softmax_split.store.header
     affine = fit_for_store("logn", header, moments=softmax_split.moments)
     moved = ClassAffine(np.roll(affine.scale, 1), np.roll(affine.shift, 1), background=0)
-    with pytest.raises(InputError, match=r"`moved` .*background at -1 \(last\)"):
+    with pytest.raises(InputError, match="The background differs: first in `moved`, last in the predictions"):
         run(softmax_split, {"moved": moved})
     other = affine.with_source(affine.source.with_changes(class_names=(*NAMES[::-1], "background")))
-    with pytest.raises(InputError, match=r"`other` .*classes of the predictions.* 'thing 0'"):
+    with pytest.raises(InputError, match="class 0 is 'thing 9' in `other`, 'thing 0' in the predictions"):
         run(softmax_split, {"other": other})
-    with pytest.warns(LogNWarning, match="`other` .*classes of the predictions"):
+    with pytest.warns(LogNWarning, match="The classes differ"):
         allowed = run(softmax_split, {"other": other}, ALLOWING)
     assert allowed["other"]["AP"] == ap_of_logn(softmax_split)
 
@@ -221,13 +221,13 @@ def test_a_map_of_another_model_is_refused(softmax_split):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"class_names": (*NAMES[::-1], "background")}, "'thing 0'.* 'thing 9'"),
-        ({"activation": "sigmoid"}, "softmax.* sigmoid"),
+        ({"class_names": (*NAMES[::-1], "background")}, "class 0 is 'thing 9' in the statistics, 'thing 0' in"),
+        ({"activation": "sigmoid"}, "activation differs: sigmoid in the statistics, softmax in the predictions"),
     ],
 )
 def test_statistics_that_contradict_the_store_are_refused(softmax_split, changes, words):
     moments = of_the_store(softmax_split.moments, **changes)
-    with pytest.raises(InputError, match=f"the statistics .*{words}.*allow_mismatch=True"):
+    with pytest.raises(InputError, match=f"{words}.*allow_mismatch=True"):
         ap_of_logn(softmax_split, moments=moments)
     with pytest.warns(LogNWarning, match=words):
         assert ap_of_logn(softmax_split, ALLOWING, moments=moments) == ap_of_logn(softmax_split)
@@ -236,7 +236,7 @@ def test_statistics_that_contradict_the_store_are_refused(softmax_split, changes
 def test_statistics_of_another_background_are_always_refused(softmax_split):
     moments = of_the_store(softmax_split.moments, background=0)
     for settings in (QUICK, ALLOWING):
-        with pytest.raises(InputError, match=r"the statistics .*background"):
+        with pytest.raises(InputError, match="The background differs: first in the statistics, last"):
             run(softmax_split, ["norcal"], settings, moments=moments)
     # Moments are per column, so statistics that name no background serve the store's.
     unsaid = of_the_store(softmax_split.moments, background=None, activation=None)
@@ -246,7 +246,7 @@ def test_statistics_of_another_background_are_always_refused(softmax_split):
 def test_the_weights_are_compared_where_both_sides_know_them(softmax_split, recwarn):
     header = replace(softmax_split.store.header, metadata={"fingerprint": "1c" * 32})
     other = of_the_store(softmax_split.moments, fingerprint="2d" * 32)
-    with pytest.raises(InputError, match=r"weights .*\(1c1c.*\(2d2d"):
+    with pytest.raises(InputError, match=r"The weights differ \(2d2d.* in the statistics, 1c1c.* in the predictions"):
         fit_for_store("logn", header, moments=other)
     fit_for_store("logn", softmax_split.store.header, moments=other)
     fit_for_store("logn", header, moments=of_the_store(softmax_split.moments, fingerprint="1c" * 32))

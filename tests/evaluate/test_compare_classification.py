@@ -74,10 +74,10 @@ def test_a_map_of_other_classes_is_refused():
     names = [f"class {number}" for number in range(CLASSES)]
     source = StatisticsMetadata(class_names=names[::-1])
     affine = logn.methods.logit_adjustment(COUNTS).with_source(source)
-    with pytest.raises(InputError, match=r"`other` .*classes of the predictions"):
+    with pytest.raises(InputError, match=r"The classes differ: .* in `other`, .* in the predictions"):
         compare_rows(TEST, LABELS, {"other": affine}, class_names=names)
     options = {"class_names": names, "settings": CompareSettings(num_bootstrap=0, allow_mismatch=True)}
-    with pytest.warns(logn.LogNWarning, match="`other` .*classes of the predictions"):
+    with pytest.warns(logn.LogNWarning, match=r"The classes differ: .* in `other`, .* in the predictions"):
         compare_rows(TEST, LABELS, {"other": affine}, **options)
 
 
@@ -151,18 +151,18 @@ OTHER = ClassMoments(7, metadata=StatisticsMetadata(background=0))
 @pytest.mark.parametrize(
     ("methods", "options", "message"),
     [
-        (["logn"], {}, "`moments` for the method `logn`"),
-        (["loga"], {}, "`counts` for the method `loga`"),
-        (["tau-norm"], {}, "`weight` for the method `tau-norm`"),
+        (["logn"], {}, "The method `logn` needs `moments`: pass it"),
+        (["loga"], {}, "The method `loga` needs `counts`"),
+        (["tau-norm"], {}, "The method `tau-norm` needs `weight`"),
         (["tau-norm"], {"weight": WEIGHT[:3]}, "has 3 columns, but the predictions have 7"),
         (["softmax"], {}, "`method` to be one of none, recommended, logn"),
-        (["logn"], {"train_logits": TRAIN[:, :4]}, "the statistics .*7 columns"),
+        (["logn"], {"train_logits": TRAIN[:, :4]}, "columns differs: 4 in the statistics, 7 in"),
         (["logn"], {"train_logits": NAN}, "Expected `train_logits` to be finite, but row 3, class 2 is nan"),
         (["logn"], {"train_logits": TRAIN, "moments": ClassMoments(7)}, r"`train_logits` .*, not both"),
-        (["logn"], {"moments": OTHER}, "background at None.* 0"),
+        (["logn"], {"moments": OTHER}, "The background differs: first in the statistics, none in"),
         (["loga"], {"counts": [*COUNTS[:-1], 0]}, "no training sample of class 6"),
         ({"short": lambda logits: logits[:, :2]}, {}, r"gave shape \(420, 2\) for logits of shape \(420, 7\)"),
-        ({"wide": logn.ClassAffine.identity(8)}, {}, "`wide` .*7 columns.* 8"),
+        ({"wide": logn.ClassAffine.identity(8)}, {}, "columns differs: 8 in `wide`, 7 in"),
     ],
 )
 def test_bad_input_gets_one_sentence(methods, options, message):

@@ -334,7 +334,7 @@ class TestOfADetector:
             ({"at": 1.0}, "`at` to lie between 0 and 1"),
             ({"iou": 0}, "Expected `iou` to be above 0"),
             ({"num_bootstrap": -1}, "Expected `num_bootstrap` to be at least 0"),
-            ({"affine": ClassAffine.identity(3)}, "Expected `affine` to have 10 columns"),
+            ({"affine": ClassAffine.identity(3)}, "columns differs: 3 in `affine`, 10 in"),
         ],
     )
     def test_wrong_arguments(self, sigmoid_split, options, sentence):

@@ -193,7 +193,7 @@ def test_other_classes_are_refused(tmp_path):
     with pytest.raises(InputError, match="to have the 2 classes of the detector, but it has 3"):
         predict(detector, data, tmp_path)
     detector.class_names = ("cat", "cow")
-    with pytest.raises(InputError, match="share no name: the model has cat, cow, the labels have ant, bee"):
+    with pytest.raises(InputError, match="share no class name: the model has cat, cow, the labels have ant, bee"):
         predict(detector, MadeData(), tmp_path)
 
 

@@ -70,27 +70,24 @@ READERS = {
     "evaluation": lambda path: load_ground_truth(path, style="coco"),
 }
 FAULTS = {
-    "no object": ({"annotations": [7]}, "Expected `annotations` of `{}` to hold objects, but got 7 (entry 0)."),
-    "no id": (
-        {"categories": [{"name": "cup"}]},
-        "Expected every entry of `categories` in `{}` to have `id`, but entry 0 has none.",
-    ),
+    "no object": ({"annotations": [7]}, "Entry 0 of `annotations` in `{}` must be an object, but is 7."),
+    "no id": ({"categories": [{"name": "cup"}]}, "Entry 0 of `categories` in `{}` has no `id`."),
     "text for a number": (
         {"images": [{"id": "7", "file_name": "a", "height": 2, "width": 2}]},
-        "Expected `id` of every entry of `images` in `{}` to be an integer, but got '7' (entry 0).",
+        "`id` of entry 0 of `images` in `{}` must be an integer, but is '7'.",
     ),
     "a truth value for a number": (
         {"categories": [{"id": True}]},
-        "Expected `id` of every entry of `categories` in `{}` to be an integer, but got True (entry 0).",
+        "`id` of entry 0 of `categories` in `{}` must be an integer, but is True.",
     ),
-    "no category": ({"categories": []}, "Expected `{}` to list `categories`, but it lists none."),
-    "category twice": (
-        {"categories": [{"id": 5}, {"id": 5}]},
-        "Expected `{}` to list each category once, but category 5 comes twice.",
+    "no category": (
+        {"categories": []},
+        "`{}` lists no `categories`: pass annotations in COCO's or LVIS's format.",
     ),
+    "category twice": ({"categories": [{"id": 5}, {"id": 5}]}, "`{}` lists category 5 twice."),
     "category not listed": (
         {"annotations": [{"id": 3, "image_id": 7, "category_id": 9, "bbox": [0, 0, 2, 2]}]},
-        "Expected `{}` to list category 9, but category 9 of annotation 3 is not listed (1 such annotations).",
+        "`{}` does not list category 9 of annotation 3 (1 such annotations).",
     ),
 }
 
@@ -107,7 +104,7 @@ def test_a_fault_has_one_sentence_for_all_who_read(tmp_path, fault, reader):
 
 
 def test_content_that_lists_nothing_is_refused():
-    with pytest.raises(InputError, match=r"Expected `here` to list `images`, but it has \{'a': 1\} there\."):
+    with pytest.raises(InputError, match=r"`images` of `here` must be a list, but is \{'a': 1\}\."):
         read_annotations({"images": {"a": 1}}, name="here")
 
 
@@ -116,7 +113,7 @@ BOXES = [[1, 2, 3, 10**400], [1, 2, 3, float("inf")], ["1", 2, 3, 4], [1, 2, 3],
 
 @pytest.mark.parametrize("box", BOXES, ids=lambda box: str(box)[:20])
 def test_boxes_are_four_finite_numbers(box):
-    with pytest.raises(InputError, match="`bbox` of entry 0 of `annotations` in `a` to be four finite numbers"):
+    with pytest.raises(InputError, match="`bbox` of entry 0 of `annotations` in `a` must be four finite numbers"):
         read_annotations(content_of([{"image_id": 7, "category_id": 5, "bbox": box}]), name="a")
 
 

@@ -72,15 +72,15 @@ def test_files_as_people_have_them(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("names: [a, b\n", "to be YAML, but it cannot be read: .*line 2"),
-        ("names:\n\t0: a\n", "to be YAML, but it cannot be read: .*line 2"),
-        ("val: images: more\nnames: [a]\n", "to be YAML, but it cannot be read: .*line 1"),
-        ("names: [a]\nval: *other\n", "to be YAML, but it cannot be read: .*undefined alias"),
-        ("just a text\n", "to hold `key: value` lines"),
-        ("names: [a]\n\nnames: [b]\n", "Expected `names` once in .*, but line 3 has it again"),
-        ("names:\n  0: a\n  0: b\n", "Expected `0` once in .*, but line 3 has it again"),
-        ("names: |\n  a\n  b\n", "`names` of .* to name the classes"),
-        ("names: [a, [b]]\n", "`names` of .* to name the classes"),
+        ("names: [a, b\n", "is not valid YAML: .*line 2"),
+        ("names:\n\t0: a\n", "is not valid YAML: .*line 2"),
+        ("val: images: more\nnames: [a]\n", "is not valid YAML: .*line 1"),
+        ("names: [a]\nval: *other\n", "is not valid YAML: .*undefined alias"),
+        ("just a text\n", "has no `key: value` lines"),
+        ("names: [a]\n\nnames: [b]\n", "Line 3 of .* has `names` for the second time"),
+        ("names:\n  0: a\n  0: b\n", "Line 3 of .* has `0` for the second time"),
+        ("names: |\n  a\n  b\n", "`names` of .* must name the classes"),
+        ("names: [a, [b]]\n", "`names` of .* must name the classes"),
     ],
 )
 def test_what_is_unclear_is_refused(tmp_path, text, message):

@@ -105,29 +105,25 @@ def broken(**change):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (broken(images=[]), "to list `images`, but it lists none"),
-        (broken(categories=[]), "to list `categories`, but it lists none"),
-        (broken(annotations=[annotation(5, 99, 3, [1, 1, 2, 2], [])]), "image 99 of annotation 5 is not listed"),
-        (broken(annotations=[annotation(5, 10, 4, [1, 1, 2, 2], [])]), "category 4 of annotation 5 is not listed"),
+        (broken(images=[]), "lists no `images`"),
+        (broken(categories=[]), "lists no `categories`"),
+        (broken(annotations=[annotation(5, 99, 3, [1, 1, 2, 2], [])]), "does not list image 99 of annotation 5"),
+        (broken(annotations=[annotation(5, 10, 4, [1, 1, 2, 2], [])]), "does not list category 4 of annotation 5"),
         (broken(annotations=[annotation(5, 10, 3, [1, 1, 2, float("nan")], [])]), "`bbox` of annotation 5"),
         (
             broken(annotations=[{"id": 5, "image_id": 10, "category_id": 3}]),
-            "`annotations` in .* to have `bbox`, but entry 0 has none",
+            "Entry 0 of `annotations` .* has no `bbox`",
         ),
         (
             broken(annotations=[{"id": 5, "image_id": 10, "category_id": "3"}]),
-            "`category_id` .* an integer, but got '3'",
+            "`category_id` .* an integer, but is '3'",
         ),
-        (broken(annotations=[7]), "`annotations` of `.*` to hold objects, but got 7"),
-        (broken(images=[{"id": 1, "height": 2, "width": 2}]), "image 1 .* `file_name` or a `coco_url`"),
-        (
-            broken(images=[{"id": 1, "width": 2, "file_name": "a"}]),
-            "`images` in .* to have `height`, but entry 0 has none",
-        ),
-        (broken(images=[{"id": 1, "height": 0, "width": 2, "file_name": "a"}]), "a pixel or more, but got 0 and 2"),
+        (broken(images=[{"id": 1, "height": 2, "width": 2}]), "Image 1 .* neither `file_name` nor `coco_url`"),
+        (broken(images=[{"id": 1, "width": 2, "file_name": "a"}]), "Entry 0 of `images` .* has no `height`"),
+        (broken(images=[{"id": 1, "height": 0, "width": 2, "file_name": "a"}]), "height 0 and width 2: both"),
         (broken(images=[{"id": 2**70, "height": 1, "width": 2, "file_name": "a"}]), "`id` .* an integer"),
-        (broken(images=lvis_content()["images"] * 2), "image 30 comes twice"),
-        (broken(categories=lvis_content()["categories"] * 2), "category 7 comes twice"),
+        (broken(images=lvis_content()["images"] * 2), "lists image 30 twice"),
+        (broken(categories=lvis_content()["categories"] * 2), "lists category 7 twice"),
     ],
 )
 def test_inconsistent_files_are_refused_in_one_sentence(tmp_path, content, words):
@@ -148,10 +144,10 @@ def test_missing_truncated_and_wrong_images_are_named(tmp_path):
     with pytest.raises(InputError, match="to be a whole image"):
         dataset.read_image(1)
     Image.new("RGB", (31, 20)).save(picture)
-    with pytest.raises(InputError, match=r"height and width \(20, 30\).* but it has \(20, 31\)"):
+    with pytest.raises(InputError, match=r"has height and width \(20, 31\), but .* says \(20, 30\)"):
         dataset.read_image(1)
     picture.unlink()
-    with pytest.raises(InputError, match=r"Expected image 10 .*train2017/000000000010\.jpg.* but there is no file"):
+    with pytest.raises(InputError, match=r"Image 10 .* is not at `.*train2017/000000000010\.jpg"):
         dataset.read_image(1)
     with pytest.raises(IndexError):
         dataset.read_image(3)

@@ -58,7 +58,7 @@ def test_bad_labels_are_one_sentence_and_nothing_is_written(tmp_path, store, cap
     (labels.parent / "labels" / "val" / "a.txt").write_text("7 0.5 0.5 0.1 0.1\n")
     code, _, err = run(capsys, "compare", store, "-a", labels, "-o", tmp_path / "out")
     assert code == 2
-    assert "Expected a class from 0 to 2 in line 1 of" in " ".join(err.split())
+    assert "must have a class from 0 to 2, but has '7'" in " ".join(err.split())
     assert not list((tmp_path / "out").glob("*"))
 
 

@@ -112,7 +112,7 @@ def test_preprocessing_of_a_file_is_that_of_its_fields(tmp_path):
     path.write_text(json.dumps({"mean": ["red"]}))
     with pytest.raises(InputError, match="fields of Preprocessing"):
         read_preprocessing(path)
-    with pytest.raises(InputError, match="to be a file, but there is none"):
+    with pytest.raises(InputError, match="does not exist"):
         read_preprocessing(tmp_path / "no.json")
 
 

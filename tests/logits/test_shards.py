@@ -232,8 +232,8 @@ BAD_FILES = {
     ),
     "half a place": (lambda path: _raw_safetensors(path, data_offsets=[0]), "x.safetensors", "not complete"),
     "truth for a length": (lambda path: _raw_safetensors(path, shape=[True, 12]), "x.safetensors", "does not fit"),
-    "links that go round": (lambda path: (path / "x.npy").symlink_to(path / "x.npy"), "x.npy", "there is none"),
-    "no file": (lambda path: None, "x.npy", "there is none"),
+    "links that go round": (lambda path: (path / "x.npy").symlink_to(path / "x.npy"), "x.npy", "does not exist"),
+    "no file": (lambda path: None, "x.npy", "does not exist"),
     "suffix": (lambda path: (path / "x.pt").touch(), "x.pt", r"end in one of \.npy, \.npz, \.safetensors"),
 }
 

@@ -116,7 +116,7 @@ def test_a_damaged_journal_is_refused(tmp_path):
     content = bytearray(journal.read_bytes())
     content[-9] ^= 1
     journal.write_bytes(content)
-    with pytest.raises(InputError, match=r"out\.partial` to be as it was written.*damaged; delete it and make it"):
+    with pytest.raises(InputError, match=r"out\.partial` is damaged: its checksum differs\. Delete it and make it"):
         collect_shards(shards, _exact(), journal=journal, batch_rows=8)
 
 
@@ -129,12 +129,12 @@ def test_what_differs_is_noticed_when_resuming(tmp_path):
         with pytest.raises(InputError, match=sentence):
             collect_shards(shards, moments or _exact(), journal=journal, batch_rows=batch_rows)
 
-    refused("`batch_rows` to be 8 as in the interrupted run, but got 16", batch_rows=16)
-    refused("`sample_rows` to be 20", moments=_exact(sample_rows=0))
-    refused(r"0\.npy` to be file 1 of the input as in the interrupted run", shards=shards[1:])
+    refused("`batch_rows` was 8 in the interrupted run and is 16 now", batch_rows=16)
+    refused("`sample_rows` was 20", moments=_exact(sample_rows=0))
+    refused(r"0\.npy` was file 1 of the interrupted run", shards=shards[1:])
     os.utime(shards[0].path, ns=(1, 1))
     changed = open_shards([shard.path for shard in shards])
-    refused(r"0\.npy.*has changed; delete `.*out\.partial` to start again", shards=changed)
+    refused(r"0\.npy` has changed .*: delete `.*out\.partial` to start again", shards=changed)
 
 
 def test_a_block_that_was_merged_but_not_noted_is_not_counted_twice(tmp_path):
@@ -186,7 +186,5 @@ def test_a_failing_item_stops_the_pool():
 def test_maps_of_logits_are_asked_for_the_axis_of_the_classes(tmp_path, shape):
     np.save(tmp_path / "maps.npy", np.zeros(shape, np.float32))
     shards = open_shards([tmp_path / "maps.npy"])
-    with pytest.raises(
-        InputError, match=r"maps\.npy` to have the shape .* which axis has the classes\? Save numpy\.moveaxis"
-    ):
+    with pytest.raises(InputError, match=r"maps\.npy` has shape .* save numpy\.moveaxis"):
         collect_shards(shards, ClassMoments(shards[0].num_columns))

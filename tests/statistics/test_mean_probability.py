@@ -1,4 +1,4 @@
-"""The mean probability of each class: that of every row in float64, whatever the batches, the types and the files."""
+"""The mean probability of each class: that of every row in float64, whatever the batches, types and objectness."""
 
 import copy
 
@@ -8,36 +8,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.conftest import moments_of
 from torch import nn
 
 import logn
+from logn.calibrators.recommend import class_scores
 from logn.logits.arrays import sigmoid, softmax
-from logn.statistics.moments import StatisticsMetadata
 
 ROWS = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.just(4)), elements=st.floats(-900, 900))
-SOFTMAX = StatisticsMetadata(activation="softmax")
 SCORES = {"softmax": softmax, "sigmoid": sigmoid}
 
 
-def moments_of(rows, parts=1, **options):
-    result = logn.ClassMoments(rows.shape[1], mean_probability=True, **options)
-    for part in np.array_split(rows, parts):
-        result.update(part)
-    return result
-
-
-@given(rows=ROWS)
-def test_the_mean_of_the_probabilities_of_all_rows(rows):
-    moments = moments_of(rows)
-    for kind, scores in SCORES.items():
-        np.testing.assert_allclose(moments.mean_probability_of(kind), scores(rows).mean(axis=0), rtol=1e-12, atol=1e-30)
-
-
 @given(rows=ROWS, other=ROWS, parts=st.integers(1, 4))
-def test_any_split_gives_the_same(rows, other, parts):
-    whole = moments_of(np.concatenate([rows, other]), parts)
-    merged = moments_of(rows, parts).merge(moments_of(other))
-    np.testing.assert_allclose(merged.mean_probability, whole.mean_probability, rtol=1e-12, atol=1e-30)
+def test_any_split_gives_the_mean_of_the_probabilities_of_all_rows(rows, other, parts):
+    whole = np.concatenate([rows, other])
+    for moments in (moments_of(whole, parts), moments_of(rows, parts).merge(moments_of(other))):
+        for kind, scores in SCORES.items():
+            expected = scores(whole).mean(axis=0)
+            np.testing.assert_allclose(moments.mean_probability_of(kind), expected, rtol=1e-12, atol=1e-30)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
@@ -59,12 +47,6 @@ def test_not_asked_for_and_nothing_seen():
     np.testing.assert_allclose(moments.mean_probability, 1 / 3)
 
 
-def test_reading_it_gives_a_copy():
-    moments = moments_of(np.zeros((2, 3)))
-    moments.mean_probability[:] = 9.0
-    np.testing.assert_allclose(moments.mean_probability, 1 / 3)
-
-
 @pytest.mark.parametrize(
     ("metadata", "kind"),
     [
@@ -77,7 +59,7 @@ def test_reading_it_gives_a_copy():
 )
 def test_the_activation_is_the_recorded_one(metadata, kind):
     rows = np.random.default_rng(1).normal(size=(9, 3))
-    moments = moments_of(rows, metadata=StatisticsMetadata(**metadata))
+    moments = moments_of(rows, **metadata)
     np.testing.assert_allclose(moments.mean_probability, SCORES[kind](rows).mean(axis=0))
     other = "softmax" if kind == "sigmoid" else "sigmoid"
     if metadata:
@@ -89,96 +71,166 @@ def test_the_activation_is_the_recorded_one(metadata, kind):
 
 def test_rows_that_are_not_finite_are_left_out():
     rows = np.random.default_rng(2).normal(size=(12, 3))
-    broken = rows.copy()
-    broken[4, 1], broken[7, 2] = np.nan, -np.inf
-    moments = moments_of(broken, parts=3, nonfinite="skip", metadata=SOFTMAX)
-    whole = np.isfinite(broken).all(axis=1)
-    np.testing.assert_allclose(moments.mean_probability, softmax(rows[whole]).mean(axis=0))
+    rows[4, 1], rows[7, 2] = np.nan, -np.inf
+    moments = moments_of(rows, 3, nonfinite="skip", activation="softmax")
+    np.testing.assert_allclose(moments.mean_probability, softmax(np.delete(rows, [4, 7], axis=0)).mean(axis=0))
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid(), nn.Softmax(-1), None])
 def test_recording_learns_the_activation_after_the_first_batch(activation):
     model = nn.Sequential(nn.Identity(), *([] if activation is None else [activation])).eval()
     rows = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
-    with logn.record(model, logn.LogitLayer("0", num_columns=4)) as moments:
+    layer = logn.LogitLayer("0", num_columns=4)
+    with logn.record(model, layer) as moments:
         for batch in rows:
             model(batch)
+    with logn.record(model, layer, mean_probability=False) as without:
+        model(rows[0])
     kind = "sigmoid" if isinstance(activation, nn.Sigmoid) else "softmax"
     expected = SCORES[kind](rows.numpy()).mean(axis=(0, 1))
     np.testing.assert_allclose(moments.mean_probability, expected, rtol=1e-6)
+    assert without.mean_probability is None
     if activation is None:
         np.testing.assert_allclose(moments.mean_probability_of("sigmoid"), sigmoid(rows).mean(axis=(0, 1)), rtol=1e-6)
 
 
-def test_recording_can_do_without():
-    model = nn.Sequential(nn.Linear(2, 3)).eval()
-    with logn.record(model, logn.LogitLayer("0"), mean_probability=False) as moments:
-        model(torch.rand(4, 2))
-    assert moments.mean_probability is None
+def test_what_one_side_lacks_is_lost_with_a_warning_unless_it_saw_nothing():
+    rows = np.random.default_rng(6).normal(size=(8, 3))
+    plain = moments_of(rows, mean_probability=False)
+    for first, second in ((moments_of(rows), plain), (copy.copy(plain), moments_of(rows))):
+        with pytest.warns(logn.LogNWarning, match="has no mean probabilities"):
+            first.merge(second)
+        assert first.mean_probability is None
+    for empty in (logn.ClassMoments(3, mean_probability=False), logn.ClassMoments(3)):
+        for merged in (moments_of(rows).merge(empty), copy.copy(empty).merge(moments_of(rows))):
+            np.testing.assert_allclose(merged.mean_probability, softmax(rows).mean(axis=0))
+    # Sums of nothing do not outlive rows that nobody summed.
+    assert logn.ClassMoments(3).merge(plain).mean_probability is None
+    assert plain.merge(logn.ClassMoments(3)).mean_probability is None
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_a_copy_goes_its_own_way(copied):
-    rows = np.random.default_rng(3).normal(size=(8, 3))
-    first = moments_of(rows[:4])
-    second = copied(first)
-    second.update(rows[4:])
-    np.testing.assert_allclose(first.mean_probability, softmax(rows[:4]).mean(axis=0))
-    np.testing.assert_allclose(second.mean_probability, softmax(rows).mean(axis=0))
+# With an objectness the probabilities are those of the scores, and all else is as without it.
 
 
-def test_files_keep_it_to_the_last_bit(tmp_path):
-    moments = moments_of(np.random.default_rng(4).normal(size=(8, 3)))
-    moments.save(tmp_path / "x.safetensors")
-    loaded = logn.ClassMoments.load(tmp_path / "x.safetensors")
+def rows_of(seed, rows, classes=3):
+    rng = np.random.default_rng(seed)
+    return rng.normal(-1, 2, (rows, classes)), rng.normal(-2, 3, rows)
+
+
+def with_objectness(seed, rows, *, objectness=True, sample_rows=8):
+    moments = logn.ClassMoments(3, sample_rows=sample_rows)
+    logits, beside = rows_of(seed, rows)
+    moments.update(logits, beside if objectness else None)
+    return moments
+
+
+def equal(one, other):
+    for name in ("count", "mean", "variance", "skipped", "sample", "sample_objectness", "sample_rows"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12, err_msg=name)
     for kind in SCORES:
-        np.testing.assert_array_equal(loaded.mean_probability_of(kind), moments.mean_probability_of(kind))
-    more = np.random.default_rng(5).normal(size=(3, 3))
-    for each in (loaded, moments):
-        each.update(more)
-    np.testing.assert_array_equal(loaded.mean_probability, moments.mean_probability)
+        np.testing.assert_allclose(one.mean_probability_of(kind), other.mean_probability_of(kind), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("rows", [50, 5000], ids=["small", "large"])
+@pytest.mark.parametrize("far", [0.0, 200.0])
+def test_probabilities_are_those_of_the_scores(dtype, rows, far):
+    logits, beside = rows_of(0, rows, 60)
+    logits = (logits + far).astype(dtype)
+    moments, plain = logn.ClassMoments(60, sample_rows=rows), moments_of(logits)
+    moments.update(logits, beside)
+    for kind, scores in SCORES.items():
+        expected = (sigmoid(beside)[:, None] * scores(logits)).mean(axis=0)
+        np.testing.assert_allclose(moments.mean_probability_of(kind), expected, rtol=3e-6)
+    np.testing.assert_array_equal(moments.mean, plain.mean)
+    np.testing.assert_array_equal(moments.variance, plain.variance)
+    scores = class_scores(moments, None, "sigmoid").mean(axis=0)
+    np.testing.assert_allclose(scores, moments.mean_probability_of("sigmoid"), rtol=5e-3)  # the sample is float16
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any),
+    sample_rows=st.sampled_from([0, 4, 50]),
+    data=st.data(),
+)
+def test_parts_merge_to_the_same_in_any_order(sizes, sample_rows, data):
+    parts = [with_objectness(seed, rows, sample_rows=sample_rows) for seed, rows in enumerate(sizes)]
+    rows = [rows_of(seed, rows) for seed, rows in enumerate(sizes)]
+    logits, beside = (np.concatenate(both) for both in zip(*rows, strict=True))
+    merged = logn.ClassMoments.merge_all(parts)
+    expected = (sigmoid(beside)[:, None] * sigmoid(logits)).mean(axis=0)
+    np.testing.assert_allclose(merged.mean_probability_of("sigmoid"), expected, rtol=1e-10)
+    assert len(merged.sample_objectness) == len(merged.sample) == min(sample_rows, sum(sizes))
+    pairs = {tuple(row) for row in np.column_stack([logits, beside]).astype(np.float16).tolist()}
+    assert {tuple(row) for row in np.column_stack([merged.sample, merged.sample_objectness]).tolist()} <= pairs
+    one_by_one = logn.ClassMoments(3, sample_rows=sample_rows)
+    for part in data.draw(st.permutations(parts)):
+        one_by_one.merge(logn.ClassMoments.from_bytes(part.to_bytes()))
+    equal(one_by_one, merged)
+
+
+@pytest.mark.parametrize("sample_rows", [0, 4])
+def test_files_and_copies_keep_the_objectness(tmp_path, sample_rows):
+    moments = with_objectness(1, 9, sample_rows=sample_rows)
+    moments.save(tmp_path / "m.safetensors")
+    for other in (logn.ClassMoments.load(tmp_path / "m.safetensors"), copy.copy(moments)):
+        equal(other, moments)
+        logits, beside = rows_of(2, 5)
+        other.update(logits, beside)
+        assert other.count.tolist() == [14.0] * 3
+        with pytest.raises(logn.InputError, match="with all rows or with none"):
+            other.update(logits)
+    without = with_objectness(1, 9, objectness=False)
+    assert without.sample_objectness is None
+    assert b"objectness" not in without.to_bytes()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_mix_is_refused_but_what_saw_nothing_agrees_with_both(first):
+    one, other = with_objectness(1, 5, objectness=first), with_objectness(2, 5, objectness=not first)
+    before = one.to_bytes()
+    for call in (
+        lambda: one.merge(other),
+        lambda: one.update(*rows_of(0, 4)[: 1 + (not first)]),
+        lambda: logn.ClassMoments.merge_all([with_objectness(3, 0), one, other]),
+    ):
+        with pytest.raises(logn.InputError, match="pass it with all rows or with none"):
+            call()
+    assert one.to_bytes() == before
+    merged = logn.ClassMoments(3, sample_rows=8).merge(one)
+    assert (merged.sample_objectness is not None) == first
+    np.testing.assert_array_equal(merged.sample, one.sample)
+    assert one.merge(logn.ClassMoments(3, sample_rows=8)).count.tolist() == [5.0] * 3
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("objectness", "sentence"),
     [
-        ({"probability_rows": None}, "`probability_rows` should be one whole number"),
-        ({"probability_rows": np.array([1.5])}, "`probability_rows` should be one whole number"),
-        ({"probability_rows": np.array([np.nan])}, "`probability_rows` should be one whole number"),
-        ({"probability_rows": np.array([8.0, 8.0])}, "`probability_rows` should be one whole number"),
-        ({"softmax_sum": np.ones(2)}, "`softmax_sum` should be one float64 per class"),
-        ({"softmax_sum": np.ones(3, np.float32)}, "`softmax_sum` should be one float64 per class"),
-        ({"softmax_sum": np.array([1.0, np.nan, 1.0])}, "`softmax_sum` should be between 0 and the 8 rows"),
-        ({"softmax_sum": np.array([1.0, 9.0, 1.0])}, "`softmax_sum` should be between 0 and the 8 rows"),
-        ({"softmax_sum": None}, "no sum of probabilities"),
+        (np.zeros(3), "Expected `objectness` to be one logit for each of 4 rows, but got 3."),
+        (np.array([0, 0, np.nan, 0]), "Expected `objectness` to be finite, but that of row 2 is nan."),
     ],
 )
-def test_arrays_that_are_not_valid(changes, words):
-    arrays = moments_of(np.random.default_rng(4).normal(size=(8, 3)), metadata=SOFTMAX).to_arrays() | changes
-    with pytest.raises(logn.InputError, match=words):
-        logn.ClassMoments.from_arrays({name: value for name, value in arrays.items() if value is not None})
+def test_wrong_objectness_is_refused(objectness, sentence):
+    moments = logn.ClassMoments(3)
+    with pytest.raises(logn.InputError, match=sentence):
+        moments.update(np.zeros((4, 3)), objectness)
+    assert not moments.count.any()
 
 
-def test_what_one_side_lacks_is_lost_with_a_word():
-    rows = np.random.default_rng(6).normal(size=(8, 3))
-    plain = logn.ClassMoments(3, mean_probability=False)
-    plain.update(rows)
-    for first, second in ((moments_of(rows), plain), (copy.copy(plain), moments_of(rows))):
-        with pytest.warns(logn.LogNWarning, match="holds no mean probability"):
-            first.merge(second)
-        assert first.mean_probability is None
+def test_rows_without_a_finite_objectness_have_no_score():
+    moments = logn.ClassMoments(3, nonfinite="skip", sample_rows=9)
+    logits, beside = rows_of(0, 6)
+    beside[2], logits[4, 1] = np.inf, np.nan
+    moments.update(logits, beside)
+    kept = [0, 1, 3, 5]
+    assert moments.count.tolist() == [6.0, 5.0, 6.0]
+    assert len(moments.sample) == 4
+    expected = (sigmoid(beside[kept])[:, None] * sigmoid(logits[kept])).mean(axis=0)
+    np.testing.assert_allclose(moments.mean_probability_of("sigmoid"), expected)
 
 
-def test_those_who_saw_nothing_take_nothing_away():
-    rows = np.random.default_rng(7).normal(size=(8, 3))
-    expected = softmax(rows).mean(axis=0)
-    for empty in (logn.ClassMoments(3, mean_probability=False), logn.ClassMoments(3)):
-        np.testing.assert_allclose(moments_of(rows).merge(empty).mean_probability, expected)
-        np.testing.assert_allclose(copy.copy(empty).merge(moments_of(rows)).mean_probability, expected)
-
-
-def test_sums_of_nothing_do_not_outlive_rows_that_nobody_summed():
-    plain = logn.ClassMoments(3, mean_probability=False)
-    plain.update(np.zeros((2, 3)))
-    assert logn.ClassMoments(3, mean_probability=True).merge(plain).mean_probability is None
-    assert plain.merge(logn.ClassMoments(3, mean_probability=True)).mean_probability is None
+def test_tensors_of_torch():
+    logits, beside = rows_of(0, 12)
+    moments = logn.ClassMoments(3, sample_rows=8)
+    moments.update(torch.tensor(logits).reshape(3, 4, 3), torch.tensor(beside).reshape(3, 4))
+    equal(moments, with_objectness(0, 12))

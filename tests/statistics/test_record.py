@@ -81,7 +81,7 @@ def test_stages_keep_their_own_statistics():
 def test_stages_that_are_one_module_are_refused():
     linear = nn.Linear(4, 3)
     with (
-        pytest.raises(InputError, match="to be different modules"),
+        pytest.raises(InputError, match="are the same module"),
         record(model_of(linear, linear), LogitLayer(("0", "1"), stages=True)),
     ):
         pass

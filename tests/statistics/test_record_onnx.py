@@ -95,7 +95,7 @@ def test_a_fixed_batch_of_images_that_cannot_be_told_apart_is_refused(tmp_path, 
     body = "c = Conv <strides = [4, 4]> (x, w, b) t = Transpose <perm = [1, 0, 2, 3]> (c) z = Flatten(t)"
     body += " p = Transpose <perm = [1, 0]> (z) y = Softmax(p)"
     source = write(tmp_path / "m.onnx", batch="2", body=body.replace("Sigmoid", ""))
-    with pytest.raises(InputError, match="multiple of the model's batch of 2"):
+    with pytest.raises(InputError, match=r"2 images at a time, .*: pass a multiple of 2 images"):
         record_onnx(source, images, PREPROCESSING)
 
 
@@ -157,9 +157,7 @@ def test_unreadable_images_are_left_out_and_named(tmp_path, images):
 def test_a_folder_without_one_readable_image_is_refused(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"no image")
-    with pytest.raises(
-        InputError, match=r"that can be read, but none of 1 can: Expected `.*a\.png` to be a whole image"
-    ):
+    with pytest.raises(InputError, match=r"None of the 1 images can be read: .*`.*a\.png`"):
         record_onnx(write(tmp_path / "m.onnx"), tmp_path / "images", PREPROCESSING)
 
 

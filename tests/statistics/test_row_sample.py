@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import moments_of
 
 import logn
 
@@ -11,8 +12,7 @@ import logn
 def sampled(parts, capacity):
     result = None
     for part in parts:
-        moments = logn.ClassMoments(part.shape[1], sample_rows=capacity)
-        moments.update(part)
+        moments = moments_of(part, sample_rows=capacity)
         result = moments if result is None else result.merge(moments)
     return result
 
@@ -42,13 +42,7 @@ def test_each_of_many_equal_rows_is_as_likely_as_any_other_row(parts, together):
     for seed in range(200):
         data = np.random.default_rng(seed).uniform(1, 2, size=(2000, 6)).astype(np.float32)
         data[1::2] = 0.0
-        pieces = np.split(data, parts)
-        if together:
-            moments = logn.ClassMoments(6, sample_rows=200)
-            for piece in pieces:
-                moments.update(piece)
-        else:
-            moments = sampled(pieces, 200)
+        moments = moments_of(data, parts, sample_rows=200) if together else sampled(np.split(data, parts), 200)
         copies.append((moments.sample == 0).all(axis=1).sum())
     # The hypergeometric standard deviation is 6.7, that of the average of 200 is 0.5.
     assert abs(np.mean(copies) - 100) < 2
@@ -70,43 +64,20 @@ def test_the_sample_is_unbiased(column, offset):
     assert abs(np.mean(shares) - 0.1) < 0.012
 
 
-def test_rows_with_values_that_are_not_finite_are_left_out():
-    moments = logn.ClassMoments(2, nonfinite="skip", sample_rows=5)
-    moments.update(np.array([[1.0, np.nan], [2.0, 3.0]]))
-    assert moments.sample.tolist() == [[2.0, 3.0]]
-
-
 @given(seed=st.integers(0, 200), capacity=st.integers(1, 20), parts=st.integers(1, 60))
 def test_rows_that_are_not_finite_take_no_place(seed, capacity, parts):
     rng = np.random.default_rng(seed)
     data = rng.normal(size=(60, 5))
     bad = rng.random(60) < 0.5
     mixed = np.where(bad[:, None] & (np.arange(5) == 2), np.nan, data)
-    moments = logn.ClassMoments(5, nonfinite="skip", sample_rows=capacity)
-    for part in np.array_split(mixed, parts):
-        moments.update(part)
+    moments = moments_of(mixed, parts, nonfinite="skip", sample_rows=capacity)
     assert np.isfinite(moments.sample).all()
     assert len(np.unique(moments.sample, axis=0)) == min(capacity, (~bad).sum())
 
 
-def test_logits_beyond_float16_are_clipped():
-    moments = logn.ClassMoments(2, sample_rows=5)
-    moments.update(np.array([[1e6, -1e6]]))
-    assert moments.sample.tolist() == [[65504.0, -65504.0]]
-
-
-def test_both_or_none_must_hold_a_sample():
-    first, second = logn.ClassMoments(2, sample_rows=5), logn.ClassMoments(2)
-    for moments in (first, second):
-        moments.update(np.ones((1, 2)))
-    with pytest.raises(logn.InputError, match="row sample"):
-        first.merge(second)
-
-
 def test_no_sample_of_a_part_is_taken_for_one_of_the_whole():
     rows = np.random.default_rng(0).normal(size=(20, 2))
-    plain, empty = logn.ClassMoments(2), logn.ClassMoments(2, sample_rows=5)
-    plain.update(rows)
+    plain, empty = moments_of(rows), logn.ClassMoments(2, sample_rows=5)
     # Rows that nobody sampled, merged into a sample of nothing or the other way round: no sample is left.
     assert logn.ClassMoments(2, sample_rows=5).merge(plain).sample_rows == 0
     plain.merge(empty).update(rows)
@@ -115,9 +86,10 @@ def test_no_sample_of_a_part_is_taken_for_one_of_the_whole():
     assert len(empty.merge(sampled_rows).sample) == 5
     with pytest.raises(logn.InputError, match="row sample"):
         logn.ClassMoments(2, sample_rows=5).merge(plain).merge(sampled_rows)
+    with pytest.raises(logn.InputError, match="row sample"):
+        sampled_rows.merge(plain)
 
 
-def test_huge_logits_are_sampled_without_a_warning():
-    moments = logn.ClassMoments(2, sample_rows=5)
-    moments.update(np.array([[1e60, -1e60]]))
-    assert moments.sample.tolist() == [[65504.0, -65504.0]]
+@pytest.mark.parametrize("value", [1e6, 1e60])
+def test_logits_beyond_float16_are_clipped_without_a_warning(value):
+    assert moments_of(np.array([[value, -value]]), sample_rows=5).sample.tolist() == [[65504.0, -65504.0]]

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import conftest
 
 import logn
 from logn.errors import InputError, LogNWarning
+from logn.logits.arrays import softmax
 from logn.statistics.diagnosis import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
-from logn.statistics.moments import StatisticsMetadata
 
 
 def moments_of(rows, **metadata):
-    moments = logn.ClassMoments(rows.shape[1], sample_rows=500, metadata=StatisticsMetadata(**metadata))
-    moments.update(rows)
-    return moments
+    return conftest.moments_of(rows, sample_rows=500, **metadata)
 
 
 @pytest.fixture
@@ -24,17 +23,12 @@ def detector():
     return random.standard_normal((400, 7)) + np.array([0.5, 0.0, -0.5, -1.0, -1.5, -2.0, 5.0])
 
 
-def softmax(rows):
-    scores = np.exp(rows)
-    return scores / scores.sum(axis=1, keepdims=True)
-
-
 def test_a_background_that_nobody_named_is_noticed(detector):
     [sentence] = sanity_checks(moments_of(detector))
     assert "The last column scores highest in 100 %" in sentence
-    assert "`--background last`, in Python `background=-1`" in sentence
+    assert "`--background last` (in Python `background=-1`)" in sentence
     [sentence] = sanity_checks(moments_of(detector[:, ::-1]))
-    assert "`--background first`, in Python `background=0`" in sentence
+    assert "`--background first` (in Python `background=0`)" in sentence
 
 
 def test_a_background_at_the_other_end_is_noticed(detector):
@@ -43,16 +37,16 @@ def test_a_background_at_the_other_end_is_noticed(detector):
     assert "`--background last`" in sentence
 
 
-def test_the_right_background_raises_no_doubt(detector):
-    assert sanity_checks(moments_of(detector, background=-1)) == ()
+def test_the_right_background_classifiers_sigmoids_and_small_samples_raise_no_doubt(detector):
     assert sanity_checks(moments_of(detector), background=-1) == ()
-
-
-def test_classifiers_sigmoids_and_small_samples_raise_no_doubt(detector):
-    assert sanity_checks(moments_of(detector[:, :-1])) == ()
-    assert sanity_checks(moments_of(detector, activation="sigmoid")) == ()
-    assert sanity_checks(moments_of(detector[:10])) == ()
-    assert sanity_checks(moments_of(detector, population="images")) == ()
+    for rows, metadata in (
+        (detector, {"background": -1}),
+        (detector[:, :-1], {}),
+        (detector, {"activation": "sigmoid"}),
+        (detector[:10], {}),
+        (detector, {"population": "images"}),
+    ):
+        assert sanity_checks(moments_of(rows, **metadata)) == ()
     assert sanity_checks(logn.ClassMoments(7)) == ()
 
 
@@ -79,12 +73,10 @@ def test_calibrate_warns(detector):
 @pytest.mark.parametrize("sample_rows", [0, 500])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_statistics_of_probabilities_are_refused_with_and_without_a_sample(detector, sample_rows, dtype):
-    moments = logn.ClassMoments(7, sample_rows=sample_rows)
-    moments.update(softmax(detector).astype(dtype))
-    with pytest.raises(InputError, match="`moments` to be of logits, but they are of probabilities"):
+    moments = conftest.moments_of(softmax(detector).astype(dtype), sample_rows=sample_rows)
+    with pytest.raises(InputError, match="`moments` are of probabilities"):
         logn.logit_normalization(moments, background=-1)
-    logs = logn.ClassMoments(7, sample_rows=sample_rows)
-    logs.update(np.log(softmax(detector).clip(1e-12)).astype(dtype))
+    logs = conftest.moments_of(np.log(softmax(detector).clip(1e-12)).astype(dtype), sample_rows=sample_rows)
     logn.logit_normalization(logs, background=-1)  # what the sentence proposes
 
 
@@ -94,13 +86,9 @@ def test_statistics_of_probabilities_are_refused_with_and_without_a_sample(detec
 @settings(max_examples=60, deadline=None)
 def test_any_softmax_is_noticed_and_its_logits_are_not(rows, columns, seed, sharpness):
     logits = 3 + sharpness * np.random.default_rng(seed).standard_normal((rows, columns))
-    moments = logn.ClassMoments(columns)
-    moments.update(softmax(logits))
     with pytest.raises(InputError, match="of probabilities"):
-        refuse_probabilities(moments)
-    plain = logn.ClassMoments(columns)
-    plain.update(logits)
-    refuse_probabilities(plain)
+        refuse_probabilities(conftest.moments_of(softmax(logits)))
+    refuse_probabilities(conftest.moments_of(logits))
 
 
 def test_scores_of_sigmoids_are_a_warning(detector):
@@ -117,7 +105,7 @@ def test_few_rows_between_0_and_1_are_not_judged():
 def test_one_logit_has_nothing_to_be_compared_with():
     moments = moments_of(np.random.default_rng(0).standard_normal((200, 1)))
     assert sanity_checks(moments) == (ONE_LOGIT,)
-    with pytest.warns(LogNWarning, match="There is one logit, which has no other class"):
+    with pytest.warns(LogNWarning, match="There is only one logit"):
         logn.logit_normalization(moments)
 
 
@@ -136,8 +124,6 @@ def test_few_rows_and_exchanged_axes_are_told_apart_from_enough_rows():
 @pytest.mark.parametrize(("level", "warns"), [(1.0, True), (-1.0, True), (-9.0, False)])
 def test_an_unused_column_that_scores_as_classes_do_is_noticed(level, warns, probabilities):
     rows = np.random.default_rng(0).standard_normal((400, 6)) + np.array([level, 0.0, -1.0, -2.0, -3.0, -4.0])
-    metadata = StatisticsMetadata(activation="sigmoid", layer="head", unused=(0,))
-    moments = logn.ClassMoments(6, mean_probability=probabilities, metadata=metadata)
-    moments.update(rows)
+    moments = moments_of(rows, mean_probability=probabilities, activation="sigmoid", layer="head", unused=(0,))
     found = [sentence for sentence in sanity_checks(moments) if "Column 0 of `head` is called unused" in sentence]
     assert bool(found) == warns

@@ -56,7 +56,7 @@ def test_preview_writes_a_sheet(folder, tmp_path, capsys):
         (["glyphs", "-o", "{folder}", *GLYPHS, "--seed", "1"], "there seed is 0 and not 1"),
         (["glyphs", "-o", "{folder}/x", "--classes", "1204"], "Expected `classes`"),
         (["glyphs", "-o", "{folder}/x", "--clutter", "9"], "Expected `clutter`"),
-        (["inspect", "{folder}/none.json"], "there is none"),
+        (["inspect", "{folder}/none.json"], "does not exist"),
         (["inspect", "{folder}/train.json", "--sampler", "best"], "Expected `name` to be one of"),
         (["preview", "{folder}/train.json", "-o", "{folder}/sheet.xyz"], "Expected `.*sheet.xyz`"),
         (["preview", "{folder}/train.json", "-o", "s.png", "--images", "{folder}/none"], "there is no file"),

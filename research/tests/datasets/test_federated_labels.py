@@ -120,13 +120,13 @@ def test_federated_input_is_refused():
     ("change", "words"),
     [
         ({"images": []}, "to list `images`"),
-        ({"categories": [{"name": "cup"}]}, "`categories` in `annotations` to have `id`, but entry 0"),
+        ({"categories": [{"name": "cup"}]}, "Entry 0 of `categories` in `annotations` has no `id`"),
         ({"annotations": [{"image_id": 5, "category_id": 2}]}, "to list image 5"),
         ({"annotations": [{"image_id": 3, "category_id": 4}]}, "to list category 4"),
-        ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"`image_id` .* to be an integer, but got \[3\]"),
+        ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"`image_id` .* must be an integer, but is \[3\]"),
         (
             {"categories": [{"id": "2"}, {"id": 5}]},
-            "`id` of every entry of `categories` .* to be an integer, but got '2'",
+            "`id` of entry 0 of `categories` .* must be an integer, but is '2'",
         ),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_file_that_is_no_checkpoint_gets_a_sentence(tmp_path):
     with pytest.raises(InputError, match=r"is not a run: it has no `checkpoint\.safetensors`, which"):
         load_detector(tmp_path)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="to be a safetensors file"):
+    with pytest.raises(InputError, match="is not a valid safetensors file"):
         load_detector(tmp_path)
 
 

@@ -29,7 +29,7 @@ FILE_FORMAT = "logn.affine"
 FILE_SCHEMA = 2
 
 UNKNOWN = "unknown"
-_PLACES: dict[int | str | None, str] = {0: "0 (first)", -1: "-1 (last)", None: "None"}
+_PLACES: dict[int | str | None, str] = {0: "first", -1: "last", None: "none"}
 _OTHER_WEIGHTS = {
     "": "another model, or the same one retrained, cast to another precision or changed by a fold",
     "onnx": "another model, or the same one retrained, converted or exported anew",
@@ -53,8 +53,8 @@ class LogitFacts:
         >>> facts.check_source("`affine`", StatisticsMetadata(activation="sigmoid"))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `affine` to be of a softmax, the activation of `head`, but got a sigmoid; \
-pass allow_mismatch=True if it is meant for this model.
+        logn.errors.InputError: The activation differs: sigmoid in `affine`, softmax in `head`; pass \
+allow_mismatch=True if that is meant.
     """
 
     name: str
@@ -68,48 +68,45 @@ pass allow_mismatch=True if it is meant for this model.
         """Refuse another number of columns; `what` is what to call the map or the statistics in messages."""
         if self.num_columns is not None and num_columns != self.num_columns:
             raise InputError(
-                f"Expected {what} to have {self.num_columns} columns, those of {self.name}, but got {num_columns}."
+                f"The number of columns differs: {num_columns} in {what}, {self.num_columns} in {self.name}."
             )
 
     def check_background(self, what: str, background: int | None) -> None:
         """Refuse another place of the background column."""
         if self.background != UNKNOWN and background != self.background:
             raise InputError(
-                f"Expected {what} to have the background at {_PLACES[self.background]}, its place in {self.name}, but "
-                f"got {_PLACES[background]}."
+                f"The background differs: {_PLACES[background]} in {what}, {_PLACES[self.background]} in {self.name}."
             )
 
     def check_source(self, what: str, source: StatisticsMetadata, *, allow_mismatch: bool = False) -> None:
         """Refuse other classes, another activation and other weights, or only warn where that is allowed."""
         for sentence in self.mismatches(what, source):
             if not allow_mismatch:
-                raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this model.")
+                raise InputError(f"{sentence}; pass allow_mismatch=True if that is meant.")
             warnings.warn(f"{sentence}.", LogNWarning, stacklevel=3)
 
     def mismatches(self, what: str, source: StatisticsMetadata) -> Iterator[str]:
         """A sentence, without its full stop, for each thing in which both sides are known and differ."""
         names = foreground_names(source)
         if names is not None and self.class_names is not None and names != tuple(self.class_names):
-            yield f"Expected {what} to be of {self._other_names(names, self.class_names)}"
+            yield f"The classes differ: {self._other_names(what, names, self.class_names)} in {self.name}"
         if None not in (source.activation, self.activation) and source.activation != self.activation:
-            yield (
-                f"Expected {what} to be of a {self.activation}, the activation of {self.name}, but got a "
-                f"{source.activation}"
-            )
+            yield f"The activation differs: {source.activation} in {what}, {self.activation} in {self.name}"
         digests = (source.fingerprint, self.fingerprint)
         if None not in digests and digests[0] != digests[1]:
             mine, kind = str(digests[0]), fingerprint_kind(str(digests[0]))
             if kind == fingerprint_kind(str(digests[1])):  # digests of two kinds cannot be compared
                 yield (
-                    f"Expected {what} to be of the weights of {self.name} ({_short(str(digests[1]))}), but got others "
-                    f"({_short(mine)}): {_OTHER_WEIGHTS.get(kind, _OTHER_WEIGHTS[''])}"
+                    f"The weights differ ({_short(mine)} in {what}, {_short(str(digests[1]))} in {self.name}): "
+                    f"{_OTHER_WEIGHTS.get(kind, _OTHER_WEIGHTS[''])}"
                 )
 
-    def _other_names(self, names: Sequence[str], expected: Sequence[str]) -> str:
+    @staticmethod
+    def _other_names(what: str, names: Sequence[str], expected: Sequence[str]) -> str:
         if len(names) != len(expected):
-            return f"the {len(expected)} classes of {self.name}, but got {len(names)}"
+            return f"{len(names)} in {what}, {len(expected)}"
         index = next(index for index, name in enumerate(names) if name != expected[index])
-        return f"the classes of {self.name}, whose class {index} is {expected[index]!r}, but got {names[index]!r}"
+        return f"class {index} is {names[index]!r} in {what}, {expected[index]!r}"
 
 
 def fingerprint_kind(fingerprint: str) -> str:
@@ -281,7 +278,7 @@ class ClassAffine:
             >>> ClassAffine.identity(3).check_fits(LogitFacts("`head`", num_columns=4))
             Traceback (most recent call last):
             ...
-            logn.errors.InputError: Expected `affine` to have 4 columns, those of `head`, but got 3.
+            logn.errors.InputError: The number of columns differs: 3 in `affine`, 4 in `head`.
         """
         facts.check_width(what, self.num_columns)
         # A map made by hand that names no background says nothing about it.
@@ -355,9 +352,9 @@ class ClassAffine:
                 _source_of(metadata["source"]),
             )
         except KeyError as error:
-            raise InputError(f"Expected `{path}` to hold {error}, but it does not.") from error
+            raise InputError(f"`{path}` is not a valid map: {error} is missing.") from error
         except (TypeError, ValueError) as error:
-            raise InputError(f"Expected `{path}` to hold a valid map, but it does not: {error}") from error
+            raise InputError(f"`{path}` is not a valid map: {error}") from error
 
 
 def _joined(first: StatisticsMetadata | None, then: StatisticsMetadata | None) -> StatisticsMetadata | None:

@@ -49,8 +49,8 @@ def fracal(
     """
     if activation == "sigmoid":
         raise InputError(
-            "Expected a softmax for the method `fracal`, but got a sigmoid, for which its form is no affine map; "
-            "`logn compare` measures that form."
+            "The method `fracal` makes maps for a softmax only; its form for sigmoids is no affine map, and "
+            "`logn compare` measures it."
         )
     shift, total = _frequency_shift(counts, num_images, base, count_kind)
     lengths = _checked_dimensions(dimensions, len(shift))
@@ -117,7 +117,7 @@ def _frequency_shift(
     if num_images is None and isinstance(counts, ClassCounts):
         num_images = counts.num_images
     if num_images is None:
-        raise InputError("Expected `num_images` for the method `fracal`, since the counts do not say it, but got none.")
+        raise InputError("The method `fracal` needs `num_images`, which the counts do not say: pass it.")
     numbers = checked_counts("counts", counts, count_kind)
     total = checked_number("num_images", num_images, above=0.0)
     if numbers.max() > total:

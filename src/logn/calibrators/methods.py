@@ -104,11 +104,11 @@ def fit(
     arguments = {key: value for key, value in arguments.items() if key in parameters} | chosen
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and arguments.get(key) is None:
-            raise InputError(f"Expected {_describe(name, key)} for the method `{name}`, but got none.")
+            raise InputError(f"The method `{name}` needs {_describe(name, key)}: pass it.")
     with np.errstate(over="ignore", invalid="ignore"):  # a map that is not finite is refused, with the column
         affine = METHODS[name](**arguments)
     if columns is not None and affine.num_columns != columns:
-        raise InputError(f"Expected the input of `{name}` to be of {columns} columns, but got {affine.num_columns}.")
+        raise InputError(f"The input of `{name}` is of {affine.num_columns} columns, but the logits have {columns}.")
     if affine.source is not None:
         return affine
     names = recorded.class_names or with_background_name(None if table is None else table.names, head.background)
@@ -159,17 +159,6 @@ def needs(name: str) -> tuple[str, ...]:
     """
     parameters = inspect.signature(METHODS[parse(name)[0]]).parameters.values()
     return tuple(item.name for item in parameters if item.default is item.empty and item.name in INPUTS)
-
-
-def number_options(name: str) -> tuple[str, ...]:
-    """The options of a method that are numbers, which a sweep can vary.
-
-    Example:
-        >>> number_options("norcal"), number_options("p2p")
-        (('gamma',), ('strength', 'margin'))
-    """
-    hints = get_type_hints(METHODS[parse(name)[0]])
-    return tuple(key for key, hint in hints.items() if key not in (*INPUTS, "target") and float in _members(hint))
 
 
 def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,5 +270,5 @@ def _target_shares(
     if counts is not None:
         return counts.instance_counts
     if moments is None:
-        raise InputError('Expected `counts` or `moments` for target="training", but got neither.')
+        raise InputError('target="training" needs the class mix of training: pass `counts` or `moments`.')
     return mean_probability(moments, head.activation)[foreground_columns(moments.num_columns, head.background)]

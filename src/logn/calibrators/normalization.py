@@ -79,7 +79,7 @@ def logit_normalization(
     values = _statistic(moments, statistic, head.activation)
     live = (live & np.isfinite(values))[foreground]
     if not live.any():
-        raise InputError("Expected `moments` to have at least one live foreground class, but got none.")
+        raise InputError("`moments` has no foreground class that was seen and varies: collect more rows.")
     for sentence in value_checks(moments, background=index):
         warnings.warn(sentence, LogNWarning, stacklevel=2)
     values = checked_share("strength", strength) * np.where(np.isfinite(values), values, 0.0)

@@ -166,7 +166,7 @@ class LogitNormalizer:
 
     def _to_transform(self, logits: Any) -> Any:
         if not self.__sklearn_is_fitted__():
-            raise InputError("Expected a LogitNormalizer that is fitted, but this one is not; call fit(logits) first.")
+            raise InputError("This LogitNormalizer is not fitted yet: call fit(logits) first.")
         rows = _checked_rows(logits)
         self._check_width(rows)
         return rows

@@ -93,7 +93,10 @@ def estimate_prior(
         [0.2, 0.3, 0.5]
     """
     if num_bootstrap < 2 or not 0.0 < confidence < 1.0:
-        raise InputError("Expected `num_bootstrap` to be at least 2 and `confidence` between 0 and 1.")
+        raise InputError(
+            f"Expected `num_bootstrap` to be at least 2 and `confidence` between 0 and 1, but got {num_bootstrap} and "
+            f"{confidence}."
+        )
     rows, unit = _read_rows(logits, seed)
     statistics = moments if moments is not None or not isinstance(logits, ClassMoments) else logits
     recorded = StatisticsMetadata() if statistics is None else statistics.metadata
@@ -130,7 +133,12 @@ def _most_likely(log_probabilities: FloatArray, training: FloatArray, weights: F
         # max(gain) - 1 bounds what is missing of the mean log-likelihood.
         if (2 * total[:, 0] * (gain.max(axis=1) - 1) < TOLERANCE).all():
             return shares
-    warnings.warn("EM did not converge: some classes cannot be told apart.", LogNWarning, stacklevel=3)
+    warnings.warn(
+        f"The class mix did not converge in {MAX_STEPS} steps: some classes cannot be told apart, so their shares are "
+        "uncertain.",
+        LogNWarning,
+        stacklevel=3,
+    )
     return shares
 
 
@@ -170,8 +178,8 @@ def _training_mix(
         return np.asarray(mean / mean.sum() if activation == "softmax" else mean)
     if counts is None or background is not None or activation == "sigmoid":
         raise InputError(
-            "Expected `moments` with the mean probability of each class (or, for a softmax without a background, "
-            "`counts`) to know the mix of training, but got none; collect with mean_probability=True."
+            "The class mix of training is unknown: pass `moments` that were collected with mean_probability=True, or, "
+            "for a softmax without a background, `counts`."
         )
     table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
     shares = table.fitting(None if moments is None else moments.metadata.class_names, columns, None).instance_counts

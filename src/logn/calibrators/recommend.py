@@ -1,7 +1,7 @@
 """What LogN recommends for a model, from its statistics alone: every entry point takes its answer from here.
 
 The recommendation is one formula for every head, half of the prior: a class is lowered by half of the logarithm by
-which its mean probability exceeds that of the lowest class (docs/strong-detectors.md has the evidence).
+which its mean probability exceeds that of the lowest class (research/docs/strong-detectors.md has the evidence).
 """
 
 from __future__ import annotations

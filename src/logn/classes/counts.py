@@ -117,7 +117,7 @@ class ClassCounts:
             return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
         readers = {".json": _read_json, ".csv": _read_table, ".npy": _read_npy}
         if path.suffix not in readers:
-            raise InputError(f"Expected `{path}` to be class counts as {', '.join(readers)}, but it is not.")
+            raise InputError(f"`{path}` is not a file of class counts: pass {', '.join(readers)} or annotations.")
         with naming(path):
             return readers[path.suffix](path)
 
@@ -164,7 +164,7 @@ def _read_json(path: Path) -> ClassCounts:
     if isinstance(content, list):
         return ClassCounts(numbers("counts", content))
     if not isinstance(content, dict) or not content:
-        raise InputError("Expected a list of counts, a name-to-count object or COCO annotations, but got neither.")
+        raise InputError("The file must hold a list of counts, an object of names and counts, or COCO annotations.")
     listed = {key: content[key] for key in ("image_counts", "instance_counts", "shares") if key in content}
     if not listed:
         return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
@@ -191,7 +191,7 @@ def _read_annotations(path: Path) -> Annotations | None:
     if failure is not None:
         raise failure
     if not isinstance(content.get("annotations", []), list):
-        raise InputError(f"Expected `annotations` in `{path}` to be a list, but it is not.")
+        raise InputError(f"`annotations` of `{path}` must be a list.")
     return annotations
 
 
@@ -200,7 +200,7 @@ def _classes(annotations: Annotations) -> tuple[list[dict[str, Any]], tuple[str,
     annotations.require("categories")
     categories = sorted(annotations.categories, key=lambda category: int(category["id"]))
     if any("name" not in category for category in categories):
-        raise InputError(f"Expected every category of `{annotations.source}` to have a `name`, but one has none.")
+        raise InputError(f"A category of `{annotations.source}` has no `name`.")
     labels = annotations.positions("category", [category["id"] for category in categories], of=~annotations.crowd)
     return categories, tuple(str(category["name"]) for category in categories), labels
 
@@ -215,7 +215,7 @@ def _count(annotations: Annotations) -> ClassCounts:
         instances = np.bincount(labels, minlength=width).astype(np.float64)
         return ClassCounts(images, instances, names, num_images)
     if not all("image_count" in category for category in categories):  # LVIS writes counts with each category
-        raise InputError(f"Expected `{annotations.source}` to have objects to count, but it has none.")
+        raise InputError(f"`{annotations.source}` has no objects to count.")
     listed = [category["image_count"] for category in categories]
     objects = [category.get("instance_count", category["image_count"]) for category in categories]
     return ClassCounts(numbers("image_count", listed), numbers("instance_count", objects), names, num_images)
@@ -308,7 +308,7 @@ def _dimensions(annotations: Annotations) -> tuple[tuple[str, ...] | None, Float
     image = annotations.positions("image", [number for number, *_ in annotations.images], of=objects)
     sizes = np.array([size for _, *size in annotations.images], dtype=np.float64).reshape(-1, 2)[image]
     if not (sizes > 0).all():
-        raise InputError(f"Expected every image of `{annotations.source}` to have a `width` and a `height`.")
+        raise InputError(f"An image of `{annotations.source}` has no `width` or `height`, which its boxes need.")
     boxes = annotations.boxes[objects]
     centres = np.clip((boxes[:, :2] + boxes[:, 2:] / 2) / sizes, 0.0, 1.0)
     return names, fractal_dimension(centres, labels, len(names))

@@ -94,8 +94,8 @@ def match_classes(model_names: Sequence[str], label_names: Sequence[str], what: 
         >>> match_classes(["cat"], ["helmet", "vest"])
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the labels to have classes of the model, but they share no name: the model \
-has cat, the labels have helmet, vest.
+        logn.errors.InputError: The labels and the model share no class name: the model has cat, the labels have \
+helmet, vest.
     """
     model, labels = tuple(map(str, model_names)), tuple(map(str, label_names))
     if model == labels:
@@ -111,14 +111,14 @@ has cat, the labels have helmet, vest.
             if len(places) > 1:
                 first, second = (names[index] for index in places[:2])
                 raise InputError(
-                    f"Expected each class of the {side} to have a name of its own, but {first!r} and {second!r} differ "
-                    "only in case, spaces, hyphens or underscores."
+                    f"The classes {first!r} and {second!r} of the {side} differ only in case, spaces, hyphens or "
+                    "underscores: rename one of them."
                 )
         matched[wanted[key][0]] = loose[key][0]
     if (matched < 0).all():
         raise InputError(
-            f"Expected the {what} to have classes of the model, but they share no name: the model has {listed(model)}, "
-            f"the {what} have {listed(labels)}."
+            f"The {what} and the model share no class name: the model has {listed(model)}, the {what} have "
+            f"{listed(labels)}."
         )
     return ClassMatch(model, labels, matched)
 
@@ -132,7 +132,7 @@ def places_of(names: Sequence[str], available: Sequence[str], what: str = "count
     """
     match = match_classes(names, available, what)
     if missing := match.only_in_model:
-        raise InputError(f"Expected the {what} to name the class {missing[0]!r}, but they do not.")
+        raise InputError(f"The {what} do not have the class {missing[0]!r} of the model: add it.")
     return match.label_of_model
 
 
@@ -140,7 +140,7 @@ def warn_of_position(what: str, names: Sequence[str]) -> None:
     """Warn that named classes are taken by position, since the model has no names to match them with."""
     warnings.warn(
         f"The {what} have class names, but those of the model are unknown: the {what} are taken in their order, from "
-        f"{names[0]!r} for the first class of the model to {names[-1]!r} for the last; give the model's class names "
+        f"{names[0]!r} for the first class of the model to {names[-1]!r} for the last. Pass the model's class names "
         "(`class_names`, `--class-names`) to match them by name.",
         LogNWarning,
         stacklevel=2,  # the same line whoever asks, so that it is shown once
@@ -174,7 +174,4 @@ def _refuse_twins(side: str, names: Sequence[str], other: Sequence[str]) -> None
     keys = {_key(name) for name in other}
     twice = next((name for name in names if _key(name) in keys and names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(
-            f"Expected each class of the {side} to have a name of its own, but {names.count(twice)} are called "
-            f"{twice!r}."
-        )
+        raise InputError(f"{names.count(twice)} classes of the {side} are called {twice!r}: give each its own name.")

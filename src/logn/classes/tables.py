@@ -34,7 +34,7 @@ def naming(path: Path) -> Iterator[None]:
         message = str(error)
         raise (error if str(path) in message else InputError(f"In `{path}`: {message}")) from error
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {error}.") from error
+        raise InputError(f"`{path}` is not a valid {path.suffix} file: {error}.") from error
 
 
 def read_json(path: Path) -> Any:
@@ -62,7 +62,7 @@ def read_vector(field: str, path: Path) -> FloatArray:
     except (ValueError, EOFError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"Expected `{path}` to be a .npy file of numbers, but it cannot be read.") from error
+        raise InputError(f"`{path}` is not a valid .npy file of numbers.") from error
 
 
 def read_table(path: Path) -> Rows:
@@ -73,12 +73,12 @@ def read_table(path: Path) -> Rows:
     header = [name.strip().lower() for name in lines[0][1]] if lines else []
     lines = lines[1:]
     if not lines:
-        raise InputError("Expected a header line and one line per class, but got no classes.")
+        raise InputError("The table has no classes: write a header line, then one line per class.")
     for number, line in lines:
         if any(line[len(header) :]):
             raise InputError(
-                f"Expected line {number} to have {len(header)} fields like the first line, but got {len(line)} "
-                f"({','.join(line)!r}); write 1000, not 1,000, and put names with a comma in quotes."
+                f"Line {number} has {len(line)} fields ({','.join(line)!r}), the first line has {len(header)}: write "
+                "1000, not 1,000, and put names with a comma in quotes."
             )
     rows = [dict(zip_longest(header, line[: len(header)], fillvalue="")) for _, line in lines]
     if all(row.get("id", "").strip().isdecimal() for row in rows):
@@ -91,15 +91,13 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
     column = next((name for name in names if name in rows[0]), None)
     if column is None:
         hint = "; the first line must name the columns" if any(map(_is_number, rows[0])) else ""
-        raise InputError(f"Expected a column `{names[0]}`, but the columns are: {', '.join(rows[0])}{hint}.")
+        raise InputError(f"There is no column `{names[0]}`; the columns are: {', '.join(rows[0])}{hint}.")
     values = []
     for index, row in enumerate(rows):
         try:
             values.append(float(row[column]))
         except ValueError:
-            raise InputError(
-                f"Expected `{column}` to be a number, but got {row[column]!r} for class {index}."
-            ) from None
+            raise InputError(f"`{column}` of class {index} must be a number, but is {row[column]!r}.") from None
     return np.array(values)
 
 
@@ -134,17 +132,17 @@ def read_class_names(path: str | os.PathLike[str], num_columns: int, background:
     """
     path = Path(path)
     if path.suffix == ".csv":  # its lines would become names, the header among them
-        raise InputError(f"Expected `{path}` to be a text file with a name per line or a JSON list, but it is a table.")
+        raise InputError(f"`{path}` is a table: pass a text file with one class name per line, or a JSON list.")
     with naming(path):
         text = path.read_text(encoding="utf-8-sig")  # the mark that some editors write is no part of the first name
         content = parse_json(text) if path.suffix == ".json" else text.rstrip().split("\n")
     if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise InputError(f"Expected `{path}` to be a list of class names, but it holds something else.")
+        raise InputError(f"`{path}` is not a list of class names.")
     names = [name.strip() for name in content if content != [""]]
     if "" in names:  # to leave it out would give its column the name of the next class
-        raise InputError(f"Expected `{path}` to name every class, but name {names.index('') + 1} is empty.")
+        raise InputError(f"Name {names.index('') + 1} of `{path}` is empty: name every class.")
     if background is not None and len(names) == num_columns - 1:
         names = ["background", *names] if background == 0 else [*names, "background"]
     if len(names) != num_columns:
-        raise InputError(f"Expected `{path}` to name {num_columns} classes, but it names {len(names)}.")
+        raise InputError(f"`{path}` names {len(names)} classes, but the logits have {num_columns} columns.")
     return tuple(names)

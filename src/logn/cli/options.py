@@ -295,8 +295,8 @@ def check_output(
         >>> check_output(Path("no-such-folder/stats.safetensors"))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the folder of `no-such-folder/stats.safetensors` to exist, but `no-such-folder`
-        does not.
+        logn.errors.InputError: The folder of `no-such-folder/stats.safetensors` does not exist: create `no-such-folder`
+        first.
     """
     require_place(path)
     if not os.access(path.parent, os.W_OK):

@@ -71,7 +71,7 @@ class Annotations:
         """Refuse annotations that list no `images` or no `categories`."""
         for section in sections:
             if not getattr(self, section):
-                raise InputError(f"Expected `{self.source}` to list `{section}`, but it lists none.")
+                raise InputError(f"`{self.source}` lists no `{section}`: pass annotations in COCO's or LVIS's format.")
 
     def positions(self, noun: str, listed: Iterable[int], *, of: npt.NDArray[np.bool_] | None = None) -> IntArray:
         """Where the `image` or the `category` of each object stands in a list of ids; one that is not there is refused.
@@ -91,8 +91,8 @@ class Annotations:
         if len(unknown):
             first = int(unknown[0])
             raise InputError(
-                f"Expected `{self.source}` to list {noun} {used[first]}, but {noun} {used[first]} of "
-                f"{self._name_of(int(objects[first]))} is not listed ({len(unknown)} such annotations)."
+                f"`{self.source}` does not list {noun} {used[first]} of {self._name_of(int(objects[first]))} "
+                f"({len(unknown)} such annotations)."
             )
         return nearest
 
@@ -130,8 +130,8 @@ def read_annotations(
         >>> read_annotations({**content, "images": [{"id": "7"}]})
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `id` of every entry of `images` in `annotations` to be an integer, but got '7' (entry 0).
-    """  # noqa: E501 - an error message is one line
+        logn.errors.InputError: `id` of entry 0 of `images` in `annotations` must be an integer, but is '7'.
+    """
     wanted = {section: (*names, *(integers or {}).get(section, ())) for section, names in INTEGERS.items()}
     if isinstance(source, Mapping):
         draft = _Draft(name, wanted, image, boxes=boxes, entries=entries)
@@ -206,7 +206,7 @@ def _elements(content: Mapping[str, Any], name: str) -> Iterator[Element]:
     for section in INTEGERS:
         listed = content.get(section, ())
         if not isinstance(listed, Sequence) or isinstance(listed, str):
-            raise InputError(f"Expected `{name}` to list `{section}`, but it has {listed!r:.40} there.")
+            raise InputError(f"`{section}` of `{name}` must be a list, but is {listed!r:.40}.")
         for value in listed:
             yield Element(section, value, -1, -1)
 
@@ -236,10 +236,7 @@ class _Draft:
         known = self.listed[element.section]
         entry = self._entry(element, len(known))
         if entry["id"] in known:
-            noun = _NOUNS[element.section]
-            raise InputError(
-                f"Expected `{self.source}` to list each {noun} once, but {noun} {entry['id']} comes twice."
-            )
+            raise InputError(f"`{self.source}` lists {_NOUNS[element.section]} {entry['id']} twice.")
         known[entry["id"]] = self.image(entry) if element.section == "images" else entry
 
     def add_annotation(self, element: Element) -> None:
@@ -266,7 +263,7 @@ class _Draft:
         entry, section = element.value, element.section
         if not isinstance(entry, dict):
             raise InputError(
-                f"Expected `{section}` of `{self.source}` to hold objects, but got {entry!r:.40} (entry {place})."
+                f"Entry {place} of `{section}` in `{self.source}` must be an object, but is {entry!r:.40}."
             )
         for name in self.integers[section]:
             value = entry.get(name)
@@ -279,8 +276,8 @@ class _Draft:
             raise InputError(_lacks(section, self.source, name, place))
         if not _is_integer(entry[name]):
             raise InputError(
-                f"Expected `{name}` of every entry of `{section}` in `{self.source}` to be an integer, but got "
-                f"{entry[name]!r:.40} (entry {place})."
+                f"`{name}` of entry {place} of `{section}` in `{self.source}` must be an integer, but is "
+                f"{entry[name]!r:.40}."
             )
 
     def _refuse_box(self, entry: Entry, place: int) -> None:
@@ -288,7 +285,7 @@ class _Draft:
             raise InputError(_lacks("annotations", self.source, "bbox", place))
         where = f"annotation {entry['id']} of" if "id" in entry else f"entry {place} of `annotations` in"
         raise InputError(
-            f"Expected `bbox` of {where} `{self.source}` to be four finite numbers, but got {entry['bbox']!r:.80}."
+            f"`bbox` of {where} `{self.source}` must be four finite numbers, but is {entry['bbox']!r:.80}."
         )
 
     def finish(self) -> Annotations:
@@ -309,7 +306,7 @@ class _Draft:
 
 
 def _lacks(section: str, source: str, name: str, place: int) -> str:
-    return f"Expected every entry of `{section}` in `{source}` to have `{name}`, but entry {place} has none."
+    return f"Entry {place} of `{section}` in `{source}` has no `{name}`."
 
 
 def _is_integer(value: object) -> bool:

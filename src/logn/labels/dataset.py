@@ -61,15 +61,12 @@ class DetectionDataset:
         number, height, width = entry["id"], entry["height"], entry["width"]
         if min(height, width) < 1:
             raise InputError(
-                f"Expected image {number} of `{self.annotation_file}` to have a height and a width of a pixel or more, "
-                f"but got {height} and {width}."
+                f"Image {number} of `{self.annotation_file}` has height {height} and width {width}: both must be at "
+                "least 1."
             )
         names = image_names(entry)
         if not names:
-            raise InputError(
-                f"Expected image {number} of `{self.annotation_file}` to have a `file_name` or a `coco_url`, but it "
-                "has none."
-            )
+            raise InputError(f"Image {number} of `{self.annotation_file}` has neither `file_name` nor `coco_url`.")
         return ImageRecord(number, names, height, width)
 
     def __len__(self) -> int:
@@ -102,7 +99,9 @@ class DetectionDataset:
             if path.is_file():
                 return path
         places = " or ".join(f"`{path}`" for path in tried)
-        raise InputError(f"Expected image {record.id} of `{self.annotation_file}` at {places}, but there is no file.")
+        raise InputError(
+            f"Image {record.id} of `{self.annotation_file}` is not at {places}: put it there, or pass `image_root`."
+        )
 
     def image_paths(self) -> list[Path]:
         """Path of each image; an error that names the first that is missing."""
@@ -115,8 +114,8 @@ class DetectionDataset:
         image = read_rgb(path)
         if image.shape[:2] != (record.height, record.width):
             raise InputError(
-                f"Expected `{path}` to have height and width {(record.height, record.width)} as "
-                f"`{self.annotation_file}` says, but it has {image.shape[:2]}."
+                f"`{path}` has height and width {image.shape[:2]}, but `{self.annotation_file}` says "
+                f"{(record.height, record.width)}: pass the images that were annotated."
             )
         return image
 

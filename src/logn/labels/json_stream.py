@@ -63,7 +63,7 @@ def stream_elements(path: str | os.PathLike[str], *, skip: str | None = None) ->
             if not isinstance(section, str):
                 reader.fail("a key in quotes")
             if section in sections:
-                raise InputError(f"Expected `{path}` to have each section once, but `{section}` comes twice.")
+                raise InputError(f"`{path}` has the section `{section}` twice.")
             sections.add(section)
             reader.expect(":")
             if reader.take("["):
@@ -116,7 +116,7 @@ class _Reader:
 
     def fail(self, expected: str) -> None:
         place = self._offset + self._position
-        raise InputError(f"Expected `{self._name}` to be valid JSON with {expected} at byte {place}, but it is not.")
+        raise InputError(f"`{self._name}` is not valid JSON: expected {expected} at byte {place}.")
 
     def _skip_whitespace(self) -> None:
         while True:

@@ -54,7 +54,7 @@ def _refusing_others() -> Iterator[None]:
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise InputError(f"Expected `segmentation` to be polygons or run lengths, but got {error}.") from error
+        raise InputError(f"`segmentation` is neither polygons nor run lengths: {error}.") from error
 
 
 def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
@@ -71,13 +71,15 @@ def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
     if not isinstance(counts, list):
         return [segmentation]
     if any(type(count) is not int or count < 0 for count in counts) or sum(counts) != height * width:
-        raise InputError(f"Expected the run lengths of `segmentation` to add up to {height * width}, but they don't.")
+        raise InputError(
+            f"The run lengths of `segmentation` do not add up to the {height * width} pixels of the image."
+        )
     return [_rle().frPyObjects(segmentation, height, width)]
 
 
 def _check_polygon(polygon: Sequence[float]) -> None:
     if len(polygon) % 2 or not all(abs(value) <= _FARTHEST for value in polygon):  # NaN is not less than anything
-        raise InputError("Expected the polygons of `segmentation` to be pairs of finite numbers, but got others.")
+        raise InputError(f"A polygon of `segmentation` is not pairs of numbers of at most {_FARTHEST:,.0f}.")
 
 
 def encode_mask(mask: BoolArray) -> dict[str, Any]:

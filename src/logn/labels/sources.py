@@ -135,8 +135,8 @@ def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
                 yield width, height
     if turned:
         warnings.warn(
-            f"{turned} images, `{first}` for one, are to be turned by their EXIF data, which is not done here: their "
-            "boxes will not lie on their objects unless they were drawn on the picture as it is stored.",
+            f"{turned} images, such as `{first}`, have an EXIF rotation, which LogN ignores: their boxes are in the "
+            "wrong place unless they were drawn on the image as it is stored.",
             LogNWarning,
             stacklevel=2,
         )
@@ -149,9 +149,9 @@ def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
             turned = "exif" in picture.info and picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
             return *picture.size, turned
     except FileNotFoundError:
-        raise InputError(f"Expected the image `{path}` to exist, but there is no such file.") from None
+        raise InputError(f"The image `{path}` does not exist.") from None
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise InputError(f"Expected `{path}` to be an image, but it cannot be read ({error}).") from error
+        raise InputError(f"The image `{path}` cannot be read: {error}.") from error
 
 
 def numbered(stems: Sequence[str]) -> list[int]:

@@ -52,7 +52,7 @@ def voc_elements(source: LabelSource) -> Iterator[Element]:
     """
     everything = {file.stem: _read(file) for file in sorted(_xml_files(source.path))}
     if not everything:
-        raise InputError(f"Expected `{source.path}` to hold XML files of Pascal VOC, but there are none.")
+        raise InputError(f"`{source.path}` holds no XML files of Pascal VOC.")
     offset = _offset(source.path, everything.values())
     names = sorted({thing.name for picture in everything.values() for thing in picture.things})
     for number, name in enumerate(names, start=1):
@@ -81,8 +81,8 @@ def _offset(folder: Path, pictures: Any) -> int:
     for picture in pictures:
         if any(min(thing.left, thing.top) < 1 for thing in picture.things):
             warnings.warn(
-                f"`{folder}` has a corner at 0 (`{picture.file.name}`), which Pascal VOC, whose pixels are counted from"
-                " 1, has not: its boxes are taken as counted from 0.",
+                f"`{folder}` has a corner at 0 (`{picture.file.name}`), though Pascal VOC counts pixels from 1: all "
+                "boxes of the folder are taken as counted from 0.",
                 LogNWarning,
                 stacklevel=3,
             )
@@ -100,16 +100,16 @@ def _stems(source: LabelSource, everything: dict[str, _Picture]) -> list[str]:
     if not file.is_file():
         whole = [name.stem for name in sorted(lists.glob("*.txt")) if "_" not in name.stem]  # not those of one class
         known = ", ".join(f"`{source.path}:{name}`" for name in whole) or "no lists"
-        raise InputError(f"Expected split `{split}` at `{file}`, but there is no file; the folder has {known}.")
+        raise InputError(f"`{source.path}` has no split `{split}`, since `{file}` does not exist; it has {known}.")
     rows = [line.split() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     if any(len(row) > 1 for row in rows):
-        raise InputError(f"Expected `{file}` to list one image a line, but it says of each whether it has a class.")
+        raise InputError(f"`{file}` is the list of one class: pass a split, whose list has one image per line.")
     stems = [row[0] for row in rows]
     lacking = next((stem for stem in stems if stem not in everything), None)
     if lacking is not None:
-        raise InputError(f"Expected an XML file for each image of `{file}`, but `{lacking}` has none.")
+        raise InputError(f"`{file}` lists `{lacking}`, which has no XML file.")
     if len(set(stems)) < len(stems):
-        raise InputError(f"Expected `{file}` to list each image once, but it lists some twice.")
+        raise InputError(f"`{file}` lists some images twice.")
     return stems
 
 
@@ -120,18 +120,16 @@ def _image_file(folder: Path, picture: _Picture) -> Path:
     for name in filter(None, names):
         if (base / name).is_file():
             return base / name
-    raise InputError(
-        f"Expected the image of `{picture.file}` at `{base / (picture.image or names[1])}`, but there is no file."
-    )
+    raise InputError(f"The image of `{picture.file}` is not at `{base / (picture.image or names[1])}`.")
 
 
 def _read(file: Path) -> _Picture:
     try:
         root = ElementTree.fromstring(file.read_bytes())  # noqa: S314 - expat refuses entities that grow
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise InputError(f"Expected `{file}` to be XML of Pascal VOC, but it cannot be read ({error}).") from error
+        raise InputError(f"`{file}` is not XML of Pascal VOC: {error}.") from error
     if root.tag != "annotation":
-        raise InputError(f"Expected `{file}` to hold `<annotation>`, but it holds `<{root.tag}>`.")
+        raise InputError(f"`{file}` is not XML of Pascal VOC: it holds `<{root.tag}>`, not `<annotation>`.")
     things = tuple(_thing(file, place, entry) for place, entry in enumerate(root.findall("object"), start=1))
     return _Picture(file, Path(_text(root, "filename")).name, _size(root), things)
 
@@ -151,7 +149,7 @@ def _size(root: ElementTree.Element) -> tuple[int, int] | None:
 def _thing(file: Path, place: int, entry: ElementTree.Element) -> _Thing:
     name = _text(entry, "name")
     if not name:
-        raise InputError(f"Expected object {place} of `{file}` to have a `name`, but it has none.")
+        raise InputError(f"Object {place} of `{file}` has no `name`.")
     told = [_text(entry, f"bndbox/{side}") for side in _SIDES]
     try:
         left, top, right, bottom = map(float, told)
@@ -160,7 +158,7 @@ def _thing(file: Path, place: int, entry: ElementTree.Element) -> _Thing:
         valid = False
     if not valid:
         raise InputError(
-            f"Expected `bndbox` of object {place} of `{file}` to have {', '.join(_SIDES)}, each a number, but got "
-            f"{', '.join(text or 'none' for text in told)}."
+            f"`bndbox` of object {place} of `{file}` must have numbers with 0 <= xmin <= xmax and 0 <= ymin <= ymax, "
+            f"but {', '.join(_SIDES)} are {', '.join(text or 'none' for text in told)}."
         )
     return _Thing(name, left, top, right, bottom, _text(entry, "difficult") == "1")

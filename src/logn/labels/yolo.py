@@ -69,8 +69,8 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
             yield Element("annotations", thing | (_in_pixels(box, size) if size else {}), -1, -1)
     if not labelled:
         warnings.warn(
-            f"None of the {len(images)} images of `{source.path}` has a file of labels (`{label_file(images[0])}` would"
-            " be the first), so all of them count as images without objects.",
+            f"None of the {len(images)} images of `{source.path}` has a label file, so all count as images without "
+            f"objects. The first was looked for at `{label_file(images[0])}`.",
             LogNWarning,
             stacklevel=2,
         )
@@ -94,7 +94,7 @@ def read_yolo_data(file: Path) -> YoloData:
     """Read a `data.yaml`, and refuse one whose classes are not clear."""
     found = _read_yaml(file)
     if "kpt_shape" in found:  # the numbers of a pose would be taken for an outline
-        raise InputError(f"Expected `{file}` to describe boxes or outlines, but it describes poses (`kpt_shape`).")
+        raise InputError(f"`{file}` describes poses (`kpt_shape`): pass a data set of boxes or outlines.")
     found["val"] = found.get("val") or found.get("validation")
     splits = {name: _texts(file, name, found[name]) for name in _SPLITS if found.get(name)}
     return YoloData(file, _class_names(file, found), splits, _folder(file, found.get("path")))
@@ -110,34 +110,32 @@ def _read_yaml(file: Path) -> dict[str, Any]:
             for place, key in enumerate(keys):
                 if key in keys[:place]:
                     line = node.value[place][0].start_mark.line + 1
-                    raise InputError(f"Expected `{key}` once in `{file}`, but line {line} has it again.")
+                    raise InputError(f"Line {line} of `{file}` has `{key}` for the second time: remove one of them.")
             return super().construct_mapping(node, deep)
 
     require_file(file, "a `data.yaml`")
     try:
         content = Loader(file.read_text(encoding="utf-8-sig")).get_single_data()
     except UnicodeDecodeError as error:
-        raise InputError(f"Expected `{file}` to be UTF-8 text, but it is not ({error}).") from None
+        raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
     except yaml.YAMLError as error:
-        raise InputError(
-            f"Expected `{file}` to be YAML, but it cannot be read: {' '.join(str(error).split())}."
-        ) from None
+        raise InputError(f"`{file}` is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(content, dict):
-        raise InputError(f"Expected `{file}` to hold `key: value` lines, but it does not.")
+        raise InputError(f"`{file}` has no `key: value` lines, as a `data.yaml` has them.")
     return {key: content[key] for key in _KEYS if content.get(key) not in (None, "", "~", "null")}
 
 
 def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
     listed = value if isinstance(value, list) else [value]
     if isinstance(value, dict) or not all(isinstance(item, str) for item in listed):
-        raise InputError(f"Expected `{key}` of `{file}` to be a path or a list of paths, but got {value!r:.60}.")
+        raise InputError(f"`{key}` of `{file}` must be a path or a list of paths, but is {value!r:.60}.")
     return tuple(listed)
 
 
 def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
     names, number = found.get("names"), found.get("nc")
     if number is not None and not (isinstance(number, str) and number.isdecimal()):
-        raise InputError(f"Expected `nc` of `{file}` to be a number of classes, but got {number!r}.")
+        raise InputError(f"`nc` of `{file}` must be a number of classes, but is {number!r}.")
     if names is None and number is not None:
         return tuple(f"class_{place}" for place in range(int(number)))
     if isinstance(names, dict):
@@ -145,14 +143,13 @@ def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
         if set(names) != set(keys):
             lacking = next(key for key in keys if key not in names)
             raise InputError(
-                f"Expected `names` of `{file}` to number the classes from 0 to {len(names) - 1}, but there is no "
-                f"{lacking}."
+                f"`names` of `{file}` must number the classes from 0 to {len(names) - 1}, but lacks {lacking}."
             )
         names = [names[key] for key in keys]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"Expected `names` of `{file}` to name the classes, but got {names!r:.60}.")
+        raise InputError(f"`names` of `{file}` must name the classes, but is {names!r:.60}.")
     if number is not None and int(number) != len(names):
-        raise InputError(f"Expected `names` of `{file}` to name the {number} classes of `nc`, but got {len(names)}.")
+        raise InputError(f"`nc` of `{file}` is {number}, but `names` has {len(names)} classes: correct one of them.")
     return tuple(names)
 
 
@@ -161,26 +158,24 @@ def _folder(file: Path, path: Any) -> Path:
     if path is None:
         return file.parent
     if not isinstance(path, str):
-        raise InputError(f"Expected `path` of `{file}` to be a folder, but got {path!r:.60}.")
+        raise InputError(f"`path` of `{file}` must be a folder, but is {path!r:.60}.")
     places = [file.parent / path, Path(path), file.absolute().parent.parent / path]
     for place in places:
         if place.is_dir():
             return place
     tried = " or ".join(f"`{place}`" for place in dict.fromkeys(places))
-    raise InputError(f"Expected `path` of `{file}` to be a folder, but there is none at {tried}.")
+    raise InputError(f"`path` of `{file}` is not a folder: nothing is at {tried}.")
 
 
 def split_images(data: YoloData, split: str) -> list[str]:
     """The images of a split, sorted by path; one that is listed twice counts once."""
     if split not in data.splits:
         known = ", ".join(f"`{data.file}:{name}`" for name in data.splits) or "none at all"
-        raise InputError(
-            f"Expected `{data.file}` to name the images of split `{split}`, but it does not; it has {known}."
-        )
+        raise InputError(f"`{data.file}` has no split `{split}`; it has {known}.")
     images = sorted({image for text in data.splits[split] for image in _images_at(data, split, text)})
     if not images:
         places = ", ".join(f"`{_resolved(data, text)}`" for text in data.splits[split])
-        raise InputError(f"Expected images of `{data.file}:{split}` in {places}, but there are none.")
+        raise InputError(f"`{data.file}:{split}` has no images: there are none in {places}.")
     return images
 
 
@@ -197,7 +192,7 @@ def _images_at(data: YoloData, split: str, text: str) -> list[str]:
         return list(_images_below(str(place)))
     if not place.is_file():
         raise InputError(
-            f"Expected `{split}` of `{data.file}` to be a folder or a list of images, but there is none at `{place}`."
+            f"`{split}` of `{data.file}` leads to `{place}`, which does not exist: correct `path` or `{split}`."
         )
     return [str(place)] if place.suffix.lower() in SUFFIXES else _listed_images(place, data.folder)
 
@@ -222,7 +217,7 @@ def _listed_images(file: Path, folder: Path) -> list[str]:
         places = [base / line.strip() for base in (file.parent, folder, Path())]
         image = next((place for place in places if place.is_file()), None)
         if image is None:
-            raise InputError(f"Expected the image in line {number} of `{file}` at `{places[0]}`, but there is no file.")
+            raise InputError(f"Line {number} of `{file}` names an image that does not exist: `{places[0]}`.")
         found.append(str(image))
     return found
 
@@ -250,7 +245,7 @@ def _row(file: str, number: int, line: str, data: YoloData) -> Row:
         raise _fault(file, number, "a class and a box (5 numbers) or an outline (7, 9 and so on)", line)
     if not all(-ROUNDING <= value <= 1 + ROUNDING for value in values):
         outside = next(value for value in values if not -ROUNDING <= value <= 1 + ROUNDING)
-        raise _fault(file, number, "coordinates that are shares of the image, 0 to 1,", f"{outside:g}")
+        raise _fault(file, number, "coordinates from 0 to 1, as shares of the image", f"{outside:g}")
     if len(values) == 4:
         return label, values[0], values[1], values[2], values[3]
     across, down = values[0::2], values[1::2]
@@ -259,7 +254,7 @@ def _row(file: str, number: int, line: str, data: YoloData) -> Row:
 
 
 def _fault(file: str, number: int, expected: str, got: str) -> InputError:
-    return InputError(f"Expected {expected} in line {number} of `{file}`, but got {got.strip()!r:.60}.")
+    return InputError(f"Line {number} of `{file}` must have {expected}, but has {got.strip()!r:.60}.")
 
 
 def _lines(file: str) -> list[str] | None:
@@ -269,7 +264,7 @@ def _lines(file: str) -> list[str] | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise InputError(f"Expected `{file}` to be UTF-8 text, but it is not ({error}).") from None
+        raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
 
 
 def _in_pixels(box: Sequence[float], size: tuple[int, int]) -> dict[str, Any]:

@@ -106,9 +106,9 @@ def _refuse_maps(shards: Sequence[StoredArray]) -> None:
     for shard in shards:
         if len(shard.shape) > 3:
             raise InputError(
-                f"Expected `{shard.path}` to have the shape (rows, classes) or (images, rows, classes), but got "
-                f"{shard.shape}: which axis has the classes? Save numpy.moveaxis(logits, 1, -1).reshape(-1, "
-                f"{shard.shape[1]}) where it is the second, logits.reshape(-1, {shard.shape[-1]}) where it is the last."
+                f"`{shard.path}` has shape {shard.shape}, not (rows, classes) or (images, rows, classes). If its "
+                f"second axis has the classes, save numpy.moveaxis(logits, 1, -1).reshape(-1, {shard.shape[1]}); if "
+                f"its last, logits.reshape(-1, {shard.shape[-1]})."
             )
 
 
@@ -196,14 +196,12 @@ class _Journal:
         for name in sorted(settings.keys() | self._settings.keys()):
             before, now = settings.get(name), self._settings.get(name)
             if before != now:
-                raise InputError(
-                    f"Expected `{name}` to be {before!r} as in the interrupted run, but got {now!r}; {again}."
-                )
+                raise InputError(f"`{name}` was {before!r} in the interrupted run and is {now!r} now: {again}.")
         for index, shard in enumerate(shards):
             if index >= len(self._shards) or self._shards[index][0] != shard[0]:
                 raise InputError(
-                    f"Expected `{shard[0]}` to be file {index + 1} of the input as in the interrupted run, "
-                    f"but it is not; {again}."
+                    f"`{shard[0]}` was file {index + 1} of the interrupted run, but is not file {index + 1} now: "
+                    f"pass the same files, or {again}."
                 )
             if self._shards[index] != list(shard):
-                raise InputError(f"Expected `{shard[0]}` to be as in the interrupted run, but it has changed; {again}.")
+                raise InputError(f"`{shard[0]}` has changed since the interrupted run: {again}.")

@@ -25,7 +25,7 @@ GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}
 DEAD_STD_SHARE = 1e-3
 # Fewer columns can look like anything.
 FEWEST_COLUMNS = 5
-# A detector calls most of its proposals background: those of docs/when-it-helps.md nine of ten. And it lies above all
+# A detector calls most of its proposals background: nine of ten in our runs. And it lies above all
 # classes, there by 4 to 13 standard deviations of a typical class, which a frequent class does not.
 BACKGROUND_SHARE = 0.75
 BACKGROUND_DISTANCE = 3.0
@@ -37,8 +37,8 @@ MEAN_SUM_TOLERANCE = 1e-3
 _PLACES = {0: "first", -1: "last"}
 
 ONE_LOGIT = (
-    "There is one logit, which has no other class to be compared with: LogN corrects how classes differ from each "
-    "other, so a map of it only moves its scores, as another threshold would."
+    "There is only one logit: LogN corrects how classes differ from each other, so here it moves all scores alike, as "
+    "another threshold would."
 )
 
 
@@ -260,7 +260,7 @@ def background_checks(moments: ClassMoments, *, background: int | None) -> tuple
     named = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
     return (
         f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{named}, as a "
-        f"background does: if it is one, say so (`--background {_PLACES[place]}`, in Python `background={place}`).",
+        f"background does: if it is one, pass `--background {_PLACES[place]}` (in Python `background={place}`).",
     )
 
 
@@ -288,7 +288,7 @@ def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
         return ()
     return (
         f"Column {active[0]} of `{metadata.layer}` is called unused, but scores as high as a typical class "
-        f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, say so: "
+        f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, pass "
         "dataclasses.replace(layer, unused=()).",
     )
 
@@ -305,9 +305,8 @@ def row_checks(moments: ClassMoments) -> tuple[str, ...]:
     rows, columns = int(moments.count.max()), moments.num_columns
     if 0 < rows < columns:
         return (
-            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column counts as a class: if "
-            "rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect that, else collect "
-            "more rows.",
+            f"There are more columns ({columns:,}) than rows ({rows:,}), and every column counts as a class: collect "
+            "more rows, or, if rows and classes are exchanged, save numpy.ascontiguousarray(logits.T) and collect it.",
         )
     if 1 < rows < FEW_ROWS:
         return (
@@ -326,12 +325,12 @@ def refuse_probabilities(moments: ClassMoments) -> None:
         >>> refuse_probabilities(moments)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `moments` to be of logits, but they are of probabilities ...
+        logn.errors.InputError: `moments` are of probabilities (between 0 and 1, each row sums to 1), not of logits: ...
     """
     if _kind(moments) == "softmax":
         raise InputError(
-            "Expected `moments` to be of logits, but they are of probabilities (between 0 and 1, each row sums to 1): "
-            "collect what goes into the softmax, or the logarithm, numpy.log(probabilities.clip(1e-12))."
+            "`moments` are of probabilities (between 0 and 1, each row sums to 1), not of logits: collect what goes "
+            "into the softmax, or the logarithm, numpy.log(probabilities.clip(1e-12))."
         )
 
 

@@ -45,7 +45,7 @@ class StatisticsMetadata:
         >>> here.check_mergeable(there)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected statistics of one `population` to merge, but got 'anchors' and 'queries'.
+        logn.errors.InputError: Statistics of different `population` do not merge: 'anchors' and 'queries'.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ class StatisticsMetadata:
     def check_width(self, num_columns: int) -> None:
         """Refuse class names that are not one per column, a background alone, and unused columns out of range."""
         if self.background is not None and num_columns == 1:
-            raise InputError("Expected a column for a class as well as one for the background, but got only 1 column.")
+            raise InputError("There is only 1 column, the background: there must be a column for a class, too.")
         if self.class_names is not None and len(self.class_names) != num_columns:
             raise InputError(
                 f"Expected `class_names` to have one name per column ({num_columns}), but got {len(self.class_names)}."
@@ -117,9 +117,7 @@ class StatisticsMetadata:
         for field in fields(self):
             mine, theirs = repr(getattr(self, field.name)), repr(getattr(other, field.name))
             if mine != theirs:
-                raise InputError(
-                    f"Expected statistics of one `{field.name}` to merge, but got {mine:.60} and {theirs:.60}."
-                )
+                raise InputError(f"Statistics of different `{field.name}` do not merge: {mine:.60} and {theirs:.60}.")
 
     def to_text(self) -> dict[str, str]:
         """The fields as JSON texts, as safetensors wants them."""
@@ -422,7 +420,7 @@ class ClassMoments:
         try:
             return cls.from_arrays(arrays, StatisticsMetadata.from_text(text))
         except (InputError, ValueError, TypeError) as error:
-            raise InputError(f"Expected `{name}` to hold valid statistics, but it does not: {error}") from error
+            raise InputError(f"`{name}` does not hold valid statistics: {error}") from error
 
     def _text(self) -> dict[str, str]:
         return {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), **self.metadata.to_text()}
@@ -455,7 +453,7 @@ class ClassMoments:
         if has_objectness == self._has_objectness:
             return
         if seen:
-            raise InputError("Expected `objectness` with all rows or with none, but got it with some of them.")
+            raise InputError("Some rows have an `objectness` and some have none: pass it with all rows or with none.")
         self._has_objectness = has_objectness
         if self._sample is not None:
             self._sample = self._new_sample(self._sample.capacity)
@@ -474,9 +472,7 @@ class ClassMoments:
         if joins:
             self._settle_objectness(other._has_objectness, seen=seen)
         if seen and joins and (self._sample is None) != (other._sample is None):
-            raise InputError(
-                "Expected both or none of the statistics to hold a row sample, but got one of them with it."
-            )
+            raise InputError("Only one of the statistics has a row sample: collect both with `sample_rows`, or none.")
         # Drop the sample if any merged rows were not sampled.
         if joins and other._sample is None:
             self._sample = None
@@ -489,8 +485,8 @@ class ClassMoments:
         mine = self._probabilities
         if joins and seen and (mine is None) != (other is None):
             warnings.warn(
-                "One of the statistics to merge holds no mean probability of the classes, so their sum holds none; "
-                "collect it with mean_probability=True.",
+                "One of the statistics has no mean probabilities, so the merged ones have none: collect it with "
+                "mean_probability=True.",
                 LogNWarning,
                 stacklevel=4,
             )

@@ -298,8 +298,8 @@ def _unchanged_by_hooks(module: nn.Module, path: str) -> Iterator[None]:
         first, calls.first = calls.first, None  # one call is enough to know
         if first is not None and (first.shape != output.shape or not ((first == output) | first.isnan()).all()):
             raise InputError(
-                f"Expected `{path}` to hand on what it gives, but a forward hook on it changes that, so the model goes "
-                "on with other logits; take the hook off, or do its work in a module behind the layer and name that."
+                f"A forward hook on `{path}` changes its output, so the model continues with other logits than those "
+                "recorded: remove the hook, or do its work in a module behind the layer and name that."
             )
 
     handles = (
@@ -325,9 +325,7 @@ def _check_stages(layer: LogitLayer, modules: Sequence[nn.Module]) -> None:
     stage_of: dict[int, int] = {}
     for stage, module in zip(layer.stage_of, modules, strict=True):
         if stage_of.setdefault(id(module), stage) != stage:
-            raise InputError(
-                f"Expected the stages of `{layer.name}` to be different modules, but some are the same one."
-            )
+            raise InputError(f"Some stages of `{layer.name}` are the same module: name each module in one stage.")
 
 
 def _metadata(
@@ -355,7 +353,7 @@ def _warn_of_doubts(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None
         warnings.warn(sentence, LogNWarning, stacklevel=4)
     if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
         warnings.warn(
-            f"No logits passed through `{layer.name}` while recording.",
+            f"No logits passed through `{layer.name}` while recording: run the model in the block, or name its layer.",
             LogNWarning,
             stacklevel=4,
         )

@@ -144,7 +144,7 @@ def record_onnx(
     first, _ = next(batches.read(paths, left_out), (None, 0))
     if first is None:
         reason = next(iter(left_out.values()))
-        raise InputError(f"Expected images that can be read, but none of {len(paths):,} can: {reason}")
+        raise InputError(f"None of the {len(paths):,} images can be read: {reason}")
     logits, _ = locate_onnx_logits(file, wanted, first)
     followed_by, background = description.reading(logits.activation or activation, background)
     metadata = StatisticsMetadata(
@@ -208,8 +208,8 @@ def _rows(
         if real < batches.size and batches.fixed:
             if array.ndim < 2 or len(array) != batches.size:
                 raise InputError(
-                    f"Expected a number of images that is a multiple of the model's batch of {batches.size}, since "
-                    f"`{tensor}` does not tell its images apart."
+                    f"The model takes {batches.size} images at a time, and `{tensor}` does not tell them apart: pass a "
+                    f"multiple of {batches.size} images."
                 )
             array = array[:real]
         parts.append(array.reshape(-1, array.shape[-1]))
@@ -221,7 +221,7 @@ def plan_batches(specs: Sequence[InputSpec], preprocessing: Preprocessing | None
     image = image_input(specs)
     settings = completed(preprocessing, image)
     if settings.size is None and batch_size > 1:
-        raise InputError("Expected `size` for batches of several images, but the model leaves it open.")
+        raise InputError("The model leaves the image size open: pass `size` for batches of several images.")
     batched = len(image.shape) == 4
     declared = image.shape[0] if batched else 1
     fixed = batched and isinstance(declared, int)

@@ -70,8 +70,7 @@ def map_for_store(
         >>> map_for_store("other", other, StoreHeader(num_columns=3, background=0))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `other` to have the background at 0 (first), its place in the predictions, \
-but got -1 (last).
+        logn.errors.InputError: The background differs: last in `other`, first in the predictions.
     """
     if isinstance(method, str):
         return fit_for_store(method, header, allow_mismatch=allow_mismatch, **(inputs or {}))

@@ -85,7 +85,7 @@ def read_onnx(path: str | os.PathLike[str] | OnnxFile) -> OnnxFile:
         >>> read_onnx("no-such-model.onnx")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `no-such-model.onnx` to be a file, but there is none.
+        logn.errors.InputError: `no-such-model.onnx` does not exist.
     """
     if isinstance(path, OnnxFile):
         return path
