@@ -26,8 +26,8 @@ RECOMMENDED, NONE = "recommended", "none"
 HALF_PRIOR: Final[dict[str, Any]] = {"statistic": "prior", "strength": 0.5, "use_std": False}
 # Below this ratio between the mean scores of frequent and rare classes there is little to correct.
 LITTLE_RATIO = 2.0
-# The score above which frameworks count a detection, where the user names no other.
-USUAL_THRESHOLDS = {"softmax": 0.05, "sigmoid": 0.25}
+# The score threshold that a model is used with, unless the user gives another one.
+DEFAULT_AT = 0.25
 # With fewer scores above a threshold, a sample does not say how many a model has.
 FEWEST_ABOVE = 20
 
@@ -101,7 +101,7 @@ class Recommendation:
 def recommend(
     moments: ClassMoments,
     *,
-    threshold: float | None = None,
+    threshold: float = DEFAULT_AT,
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
 ) -> Recommendation:
@@ -111,7 +111,7 @@ def recommend(
 
     Args:
         moments: Statistics of the logits over training images.
-        threshold: The score above which you count a detection; by default 0.05 for a softmax, 0.25 for sigmoids.
+        threshold: The score above which you count a detection.
         background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         activation: "softmax", "sigmoid", or "recorded"; taken for a sigmoid where it is not known.
 
@@ -138,7 +138,7 @@ def recommend(
         )
     judged, index = settled.activation or "sigmoid", settled.background
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"
-    limit = checked_share("threshold", USUAL_THRESHOLDS[judged] if threshold is None else threshold)
+    limit = checked_share("threshold", threshold)
     prior = mean_probability(moments, judged)
     foreground = foreground_columns(moments.num_columns, index)
     scores = prior[foreground][active_classes(moments, index)[foreground] & (prior[foreground] > 0)]
@@ -152,7 +152,7 @@ def recommended(
     moments: ClassMoments,
     *,
     strength: float = HALF_PRIOR["strength"],
-    threshold: float | None = None,
+    threshold: float = DEFAULT_AT,
     target: npt.ArrayLike | None = None,
     active: npt.ArrayLike | None = None,
     background: int | str | None = "recorded",

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
+from logn.calibrators.recommend import DEFAULT_AT
 from logn.errors import InputError
 from logn.evaluate.classification.metrics import ConfusedPair, Reliability
 from logn.evaluate.comparison.threshold_curve import ThresholdCurve
@@ -67,7 +68,7 @@ class CompareSettings:
     allow_missing_classes: bool = False
     allow_mismatch: bool = False
     report_images: int = 500
-    at: float = 0.25
+    at: float = DEFAULT_AT
 
     def __post_init__(self) -> None:
         for name in ("num_bootstrap", "report_images"):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from logn.calibrators.recommend import DEFAULT_AT
 from logn.evaluate.thresholds.choose import Goal, choose
-from logn.evaluate.thresholds.points import DEFAULT_AT
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections
 from logn.logits.arrays import sigmoid
 

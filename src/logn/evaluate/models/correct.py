@@ -18,6 +18,7 @@ from logn.calibrators.affine import ClassAffine
 from logn.calibrators.checks import checked_share
 from logn.calibrators.methods import fit, parse
 from logn.calibrators.recommend import (
+    DEFAULT_AT,
     NONE,
     RECOMMENDED,
     Recommendation,
@@ -166,7 +167,7 @@ def correct(
     output: str | os.PathLike[str] | None = None,
     *,
     method: str | ClassAffine | Callable[[Sequence[ClassMoments]], ClassAffine] = RECOMMENDED,
-    at: float | None = None,
+    at: float = DEFAULT_AT,
     max_images: int | None = None,
     like: Any = None,
     trust: bool = False,
@@ -191,7 +192,7 @@ def correct(
         method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
             of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`, or a
             function that gives the map for the statistics of each stage.
-        at: Your score threshold; by default 0.25 for sigmoids, 0.05 for a softmax.
+        at: The score threshold that you use the model with.
         max_images: Take at most this many images, spread evenly.
         like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
             file with fields of `Preprocessing`, or a `Preprocessing`.
@@ -269,9 +270,7 @@ def correct(
     )
 
 
-def _maps(
-    method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float | None
-) -> tuple[ClassAffine, ...]:
+def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
         options: dict[str, Any] = {"threshold": threshold} if method == RECOMMENDED else {}

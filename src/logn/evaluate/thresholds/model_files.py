@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine, foreground_names
 from logn.calibrators.methods import fit
-from logn.calibrators.recommend import NONE, RECOMMENDED, recommend
+from logn.calibrators.recommend import DEFAULT_AT, NONE, RECOMMENDED, recommend
 from logn.errors import InputError
 from logn.evaluate.models.collect import ImageFiles, ImageSource, TorchModel, beside, network_of
 from logn.evaluate.models.correct import Correction, correct
@@ -24,7 +24,7 @@ from logn.evaluate.store.predict import predict
 from logn.evaluate.thresholds.choose import Goal
 from logn.evaluate.thresholds.fold import FoldedPoints
 from logn.evaluate.thresholds.operating_points import counts_per_class, operating_points, read_detections
-from logn.evaluate.thresholds.points import DEFAULT_AT, OperatingPoints
+from logn.evaluate.thresholds.points import OperatingPoints
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
 from logn.logits.layer import fingerprint

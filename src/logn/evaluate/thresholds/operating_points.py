@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
+from logn.calibrators.recommend import DEFAULT_AT
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings
 from logn.evaluate.decode.decoder import decode as decode_store
@@ -17,7 +18,7 @@ from logn.evaluate.detection.matching import match_detections
 from logn.evaluate.store.store import PredictionStore, is_store
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds
 from logn.evaluate.thresholds.fold import DECODED
-from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, OperatingPoints, check_threshold
+from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints, check_threshold
 from logn.evaluate.thresholds.scores import Bools, Draws, Ints, ScoredDetections, measure
 from logn.logits.arrays import FloatArray
 from logn.statistics.moments import StatisticsMetadata

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
+from logn.calibrators.recommend import DEFAULT_AT
 from logn.errors import InputError
 from logn.files import require_file, write_text
 from logn.logits.arrays import FloatArray
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 FILE_FORMAT = "logn.operating_points"
 FILE_SCHEMA = 2
-# The threshold that a model is used with, unless the user gives another one.
-DEFAULT_AT = 0.25
 DEFAULT_KEY = "default"
 # Of the detections that thresholds per class keep, one threshold must keep this share.
 LEAST_KEPT = 0.95
