@@ -21,13 +21,14 @@ import numpy as np
 
 import logn
 from logn.calibrators.affine import ClassAffine
+from logn.calibrators.recommend import DEFAULT_AT
 from logn.evaluate.models.onnx import OnnxDetector
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet
 from logn.evaluate.thresholds.fold import measure_folded
 from logn.evaluate.thresholds.operating_points import ReadDetections, read_detections
-from logn.evaluate.thresholds.points import DEFAULT_AT, ClassPoint, OperatingPoints
+from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
 from logn.files import write_text
 from logn.logits.arrays import FloatArray, sigmoid
