@@ -1,6 +1,9 @@
 """A made, long-tailed detection problem: a store of predictions, its annotations, statistics and counts."""
 
+import contextlib
+import io
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +11,10 @@ import numpy as np
 import pytest
 
 from logn.classes.counts import ClassCounts
+from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
+from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.detection.metrics import EvaluationProtocol, rows_within_limits
+from logn.evaluate.detection.tide import error_types
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.logits.proposals import Proposals
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
@@ -53,7 +60,7 @@ def made_image(rng, activation):
     return boxes, labels, Proposals(proposals.astype(np.float32), logits.astype(np.float32), SIDE, SIDE)
 
 
-def make_split(folder, *, activation="softmax", images=40, seed=0):
+def make_split(folder, *, activation="softmax", images=40, seed=0, dtype="float32"):
     rng = np.random.default_rng(seed)
     columns = len(COUNTS) + (activation == "softmax")
     background = -1 if activation == "softmax" else None
@@ -61,7 +68,7 @@ def make_split(folder, *, activation="softmax", images=40, seed=0):
         num_columns=columns,
         background=background,
         activation=activation,
-        dtype="float32",
+        dtype=dtype,
         class_names=NAMES,
         category_ids=tuple(range(1, len(COUNTS) + 1)),
     )
@@ -96,3 +103,45 @@ def softmax_split(tmp_path_factory):
 @pytest.fixture(scope="session")
 def sigmoid_split(tmp_path_factory):
     return make_split(tmp_path_factory.mktemp("sigmoid"), activation="sigmoid", seed=1)
+
+
+@pytest.fixture
+def lvis_package(monkeypatch):
+    """The package, with the alias that NumPy dropped."""
+    monkeypatch.setattr(np, "float", float, raising=False)
+    lvis = pytest.importorskip("lvis")
+    logging.getLogger("lvis").setLevel(logging.ERROR)
+    return lvis
+
+
+def lvis_values(lvis, files, *, iou_type="bbox", limit=300):
+    """The AP values that the package gives."""
+    truth, entries = lvis.LVIS(str(files[0])), json.loads(files[1].read_text())
+    if iou_type == "segm":  # else the size of a detection is that of its box
+        entries = [{key: value for key, value in entry.items() if key != "bbox"} for entry in entries]
+    evaluation = lvis.LVISEval(truth, lvis.LVISResults(truth, entries, max_dets=limit), iou_type)
+    evaluation.run()
+    values = evaluation.get_results()
+    return {name: np.nan if value == -1 else value for name, value in values.items() if name.startswith("AP")}
+
+
+def assert_errors_equal_tidecv(annotations, results, style):
+    tidecv = pytest.importorskip("tidecv")
+    truth = load_ground_truth(annotations, style=style)
+    detections = read_results(results, truth)
+    protocol = EvaluationProtocol(style=style, max_detections=100)
+    detections = detections.take(rows_within_limits(detections, protocol))
+    own = error_types(detections, truth, match_detections(detections, truth))
+    readers = {
+        "lvis": (tidecv.datasets.LVIS, tidecv.datasets.LVISResult),
+        "coco": (tidecv.datasets.COCO, tidecv.datasets.COCOResult),
+    }[style]
+    with contextlib.redirect_stdout(io.StringIO()):
+        sources = [reader(str(path)) for reader, path in zip(readers, (annotations, results), strict=True)]
+        run = tidecv.TIDE().evaluate(*sources, mode="bbox")
+        gains = {error.short_name: gain for error, gain in run.fix_main_errors().items()}
+        special = {error.short_name: gain for error, gain in run.fix_special_errors().items()}
+    gains |= {"FP": special["FalsePos"], "FN": special["FalseNeg"]}
+    assert 100 * own.base == pytest.approx(run.ap, abs=1e-6)
+    assert {name: 100 * gain for name, gain in own.gains.items()} == pytest.approx(gains, abs=1e-6)
+    assert own.counts == {error.short_name: count for error, count in run.count_errors().items()}

@@ -1,16 +1,14 @@
 """Made detections on made LVIS annotations: the same numbers as the `lvis` and `tidecv` packages, to 1e-6."""
 
 import json
-import logging
 
 import hotcoco
 import numpy as np
 import pytest
+from tests.evaluate.conftest import assert_errors_equal_tidecv, lvis_values
 
 from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
-from logn.evaluate.detection.matching import match_detections
 from logn.evaluate.detection.metrics import EvaluationProtocol, evaluate_detections, fixed_protocol
-from logn.evaluate.detection.tide import error_types
 
 CLASSES, SIDE = 14, 300
 
@@ -66,27 +64,6 @@ def files(tmp_path, request):
     return made_files(tmp_path, request.param)
 
 
-@pytest.fixture
-def lvis_package(monkeypatch):
-    """The package, with the alias that NumPy dropped."""
-    monkeypatch.setattr(np, "float", float, raising=False)
-    lvis = pytest.importorskip("lvis")
-    logging.getLogger("lvis").setLevel(logging.ERROR)
-    return lvis
-
-
-def reference(lvis, files, *, iou_type="bbox", limit=300):
-    annotations, results = files
-    truth = lvis.LVIS(str(annotations))
-    entries = json.loads(results.read_text())
-    if iou_type == "segm":  # else the size of a detection is that of its box
-        entries = [{key: value for key, value in entry.items() if key != "bbox"} for entry in entries]
-    evaluation = lvis.LVISEval(truth, lvis.LVISResults(truth, entries, max_dets=limit), iou_type)
-    evaluation.run()
-    values = evaluation.get_results()
-    return {name: np.nan if value == -1 else value for name, value in values.items() if name.startswith("AP")}
-
-
 def read(files):
     """Ground truth, detections and their masks."""
     truth = load_ground_truth(files[0], masks=True)
@@ -98,7 +75,7 @@ def test_box_and_mask_metrics_equal_the_lvis_package(files, lvis_package):
     truth, detections, masks = read(files)
     found = {}
     for kind, given in (("bbox", None), ("segm", masks)):
-        expected = reference(lvis_package, files, iou_type=kind)
+        expected = lvis_values(lvis_package, files, iou_type=kind)
         assert len(expected) == 9
         found[kind] = evaluate_detections(detections, truth, groups=truth.frequency, masks=given)
         assert {name: found[kind][name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
@@ -108,7 +85,7 @@ def test_box_and_mask_metrics_equal_the_lvis_package(files, lvis_package):
 @pytest.mark.parametrize("limit", [12, -1])
 def test_limits_equal_the_lvis_package(files, lvis_package, limit):
     truth, detections, _ = read(files)
-    expected = reference(lvis_package, files, limit=limit)
+    expected = lvis_values(lvis_package, files, limit=limit)
     protocol = fixed_protocol(EvaluationProtocol()) if limit == -1 else EvaluationProtocol(max_detections=limit)
     found = evaluate_detections(detections, truth, protocol, groups=truth.frequency)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
@@ -126,18 +103,7 @@ def test_average_precision_equals_that_of_hotcoco(files):
 
 
 def test_error_types_equal_tidecv(files):
-    tidecv = pytest.importorskip("tidecv")
-    truth, detections, _ = read(files)
-    own = error_types(detections, truth, match_detections(detections, truth))
-    run = tidecv.TIDE().evaluate(
-        tidecv.datasets.LVIS(str(files[0])), tidecv.datasets.LVISResult(str(files[1])), mode="bbox"
-    )
-    gains = {error.short_name: gain for error, gain in run.fix_main_errors().items()}
-    special = {error.short_name: gain for error, gain in run.fix_special_errors().items()}
-    gains |= {"FP": special["FalsePos"], "FN": special["FalseNeg"]}
-    assert 100 * own.base == pytest.approx(run.ap, abs=1e-6)
-    assert {name: 100 * gain for name, gain in own.gains.items()} == pytest.approx(gains, abs=1e-6)
-    assert own.counts == {error.short_name: count for error, count in run.count_errors().items()}
+    assert_errors_equal_tidecv(*files, "lvis")
 
 
 def test_coco_metrics_equal_pycocotools(files, capsys):

@@ -13,32 +13,24 @@ from logn.report.gallery import _picture, gallery
 CLASS_1_IS_RARE = np.array([False, True])
 
 
-def truth_of(boxes, num_images, *, num_classes=2, negatives=None):
-    """Boxes are (image, class); each is ten pixels wide at x = 20 · its number in the image."""
-    annotations, seen = [], {}
-    for number, (image, label) in enumerate(boxes, start=1):
-        place = seen[image] = seen.get(image, -1) + 1
-        item = {"id": number, "image_id": image, "category_id": label + 1, "bbox": [20 * place, 0, 10, 10], "area": 100}
-        annotations.append(item)
-    negative = list(range(1, num_classes + 1)) if negatives is None else negatives
-    images = [
-        {"id": image, "neg_category_ids": negative, "not_exhaustive_category_ids": []} for image in range(num_images)
+def truth_of(boxes, num_images, *, num_classes=2, negatives=(1, 2)):
+    """Boxes are (image, class), one at most in an image; each has its corner at 0 and is ten pixels wide."""
+    annotations = [
+        {"id": number, "image_id": image, "category_id": label + 1, "bbox": [0, 0, 10, 10], "area": 100}
+        for number, (image, label) in enumerate(boxes, start=1)
     ]
-    categories = [{"id": place + 1, "name": f"class {place}"} for place in range(num_classes)]
+    federated = {"neg_category_ids": [*negatives], "not_exhaustive_category_ids": []}
+    images = [{"id": image, **federated} for image in range(num_images)]
+    categories = [{"id": label + 1, "name": f"class {label}"} for label in range(num_classes)]
     return load_ground_truth({"images": images, "categories": categories, "annotations": annotations})
 
 
 def outcomes(truth, *rows):
-    """Rows are (image, class, score, place): place is the number of the box, or -1 for elsewhere."""
-    rows = sorted(rows, key=lambda row: (row[0], -row[2]))
-    left = [20 * place if place >= 0 else 500 for *_, place in rows]
-    found = Detections(
-        np.array([row[0] for row in rows], np.int32),
-        np.array([row[1] for row in rows], np.int32),
-        np.array([row[2] for row in rows], np.float32),
-        np.array([[x, 0, x + 10, 10] for x in left], np.float32).reshape(-1, 4),
-        np.arange(len(rows), dtype=np.int32),
-    )
+    """Rows are (image, class, score, place): 0 for the place of the box, or -1 for elsewhere."""
+    image, label, score, place = np.array(sorted(rows, key=lambda row: (row[0], -row[2]))).T
+    boxes = np.array([[0, 0, 10, 10]]) + np.where(place >= 0, 0, 500)[:, None]
+    columns = image.astype(np.int32), label.astype(np.int32), score.astype(np.float32), boxes.astype(np.float32)
+    found = Detections(*columns, np.arange(len(rows), dtype=np.int32))
     return Outcomes.of(found, match_detections(found, truth))
 
 

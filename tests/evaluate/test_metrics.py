@@ -1,25 +1,181 @@
-"""Odd cases against the reference packages: equal scores, crowds, empty images, unverified classes, equal boxes."""
+"""Metrics: worked examples, plain loops, and odd cases against the reference packages.
+
+Equal scores, crowds, empty images, unverified classes, equal boxes.
+"""
 
 import contextlib
 import io
 import json
-import logging
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.evaluate.conftest import assert_errors_equal_tidecv, lvis_values
 
+from logn.evaluate.decode.detections import Detections
 from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
-from logn.evaluate.detection.matching import MatchedDetections, match_detections
+from logn.evaluate.detection.matching import MatchedDetections, greedy_matches, joined_pairs, match_detections
 from logn.evaluate.detection.metrics import (
     EvaluationProtocol,
+    average_precision_per_class,
+    average_precision_pool,
     calibration_error,
     evaluate_detections,
-    rows_within_limits,
+    fixed_protocol,
 )
 from logn.evaluate.detection.tide import error_types
 from logn.labels.masks import encode_segmentation
 
 SIDE = 200
+# (image, category, x y w h); images 1 and 2 stand at positions 0 and 1, category c at position c - 1.
+FEDERATED_BOXES = [(1, 1, [0, 0, 10, 10]), (1, 2, [20, 20, 10, 10]), (2, 2, [0, 0, 10, 10]), (2, 3, [30, 30, 10, 10])]
+FEDERATED_DETECTIONS = [
+    (1, 1, [0, 0, 10, 10], 0.9),
+    (1, 3, [5, 5, 10, 10], 0.8),
+    (1, 2, [20, 20, 10, 8.2], 0.7),
+    (1, 4, [5, 5, 10, 10], 0.99),
+    (2, 1, [50, 50, 10, 10], 0.95),
+    (2, 2, [40, 40, 10, 10], 0.85),
+    (2, 2, [0, 0, 10, 10], 0.5),
+    (2, 3, [30, 30, 10, 10], 0.4),
+]
+
+
+def annotations_of(boxes):
+    return [
+        {"id": number, "image_id": image, "category_id": category, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+        for number, (image, category, box) in enumerate(boxes, start=1)
+    ]
+
+
+def made_detections(entries):
+    """Detections from (image, category, x y w h, score), sorted as the decoder sorts them."""
+    image, category, box, score = (np.array(column) for column in zip(*entries, strict=True))
+    corners = np.hstack([box[:, :2], box[:, :2] + box[:, 2:]])
+    order = np.lexsort((-score, image))
+    columns = image - 1, category - 1, score, corners, np.arange(len(score))
+    return Detections(*(column[order] for column in columns))
+
+
+@pytest.fixture
+def federated():
+    images = [
+        {"id": 1, "neg_category_ids": [3], "not_exhaustive_category_ids": []},
+        {"id": 2, "neg_category_ids": [1], "not_exhaustive_category_ids": [2]},
+    ]
+    categories = [{"id": number, "name": f"c{number}", "frequency": group} for number, group in enumerate("rcff", 1)]
+    boxes = annotations_of(FEDERATED_BOXES)
+    return load_ground_truth({"images": images, "categories": categories, "annotations": boxes})
+
+
+def test_lvis_average_precision(federated):
+    result = evaluate_detections(made_detections(FEDERATED_DETECTIONS), federated, groups=federated.frequency)
+    expected = {"AP": 0.591914, "AP50": 0.666667, "AP75": 0.666667, "APr": 0.5, "APc": 0.775743, "APf": 0.5}
+    assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert np.isnan(result.per_class[3])
+
+
+def test_a_limit_of_two_an_image_counts_what_is_later_filtered_out(federated):
+    protocol = EvaluationProtocol(max_detections=2)
+    result = evaluate_detections(made_detections(FEDERATED_DETECTIONS), federated, protocol, groups=federated.frequency)
+    expected = {"AP": 0.166667, "APr": 0.5, "APc": 0.0, "APf": 0.0}
+    assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert result.protocol.describe().startswith("LVIS box AP, federated, at most 2 detections per image")
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(10_000, 0.591914), (1, 0.0)])
+def test_average_precision_fixed(federated, limit, expected):
+    protocol = fixed_protocol(EvaluationProtocol(), limit)
+    result = evaluate_detections(made_detections(FEDERATED_DETECTIONS), federated, protocol)
+    assert result["AP"] == pytest.approx(expected, abs=1e-6)
+    assert result.protocol.max_detections is None
+    assert result.protocol.per_class_limit == limit
+
+
+def test_average_precision_pool(federated):
+    matched = match_detections(made_detections(FEDERATED_DETECTIONS), federated)
+    expected = {"AP-Pool": 0.579538, "APr-Pool": 0.5, "APc-Pool": 0.775743, "APf-Pool": 0.5}
+    assert average_precision_pool(matched, federated, groups=federated.frequency) == pytest.approx(expected, abs=1e-6)
+
+
+def test_error_types_of_one_of_each():
+    truth_at = [(1, 0), (1, 200), (1, 500), (2, 100), (2, 300), (2, 600)]
+    found_at = [(1, 0.95, 0), (1, 0.90, 0), (1, 0.85, 100), (1, 0.80, 205), (1, 0.60, 400), (1, 0.50, 305)]
+    found_at += [(1, 0.30, 500), (2, 0.9, 600)]
+    boxes = annotations_of([(1, category, [x, 0, 10, 10]) for category, x in truth_at])
+    content = {"images": [{"id": 1}], "categories": [{"id": 1}, {"id": 2}], "annotations": boxes}
+    truth = load_ground_truth(content, style="coco")
+    detections = made_detections([(1, category, [x, 0, 10, 10], score) for category, score, x in found_at])
+    result = error_types(detections, truth, match_detections(detections, truth), groups=np.array(["f", "r"]))
+    expected = {"Cls": 17.114569, "Loc": 10.714286, "Both": 0.777935, "Dupe": 0.777935, "Bkg": 0.777935}
+    expected |= {"Miss": 8.415842, "FP": 11.669024, "FN": 43.988685}
+    assert 100 * result.base == pytest.approx(38.330976, abs=1e-6)
+    assert {name: 100 * gain for name, gain in result.gains.items()} == pytest.approx(expected, abs=1e-6)
+    assert result.counts == {"Cls": 1, "Loc": 1, "Both": 1, "Dupe": 1, "Bkg": 1, "Miss": 1}
+    assert 100 * result.per_group["f"]["AP50"] == pytest.approx(42.998586, abs=1e-6)
+    assert 100 * result.per_group["r"]["AP50"] == pytest.approx(33.663366, abs=1e-6)
+    assert np.isnan(result.per_group["c"]["AP50"])
+
+
+def plain_greedy(iou, threshold):
+    """One detection after the other, the best free box each; of equal ones the later."""
+    free = np.ones(iou.shape[1], bool)
+    matched = np.full(iou.shape[0], -1)
+    for row in range(iou.shape[0]):
+        best, choice = threshold, -1
+        for box in range(iou.shape[1]):
+            if free[box] and iou[row, box] >= best:
+                best, choice = iou[row, box], box
+        if choice >= 0:
+            free[choice], matched[row] = False, choice
+    return matched
+
+
+def plain_average_precision(correct, num_boxes):
+    hits = np.cumsum(correct)
+    recall, precision = hits / num_boxes, hits / np.arange(1, len(correct) + 1)
+    points = [max(precision[recall >= point], default=0.0) for point in np.linspace(0, 1, 101)]
+    return float(np.mean(points))
+
+
+@given(
+    detections=st.integers(0, 12),
+    boxes=st.integers(1, 6),
+    levels=st.sampled_from([3, 1000]),
+    seed=st.integers(0, 10_000),
+)
+def test_all_at_once_equals_one_after_the_other(detections, boxes, levels, seed):
+    # Few levels make many ties, on which the choice depends most.
+    iou = np.random.default_rng(seed).integers(0, levels, (detections, boxes)) / levels
+    row, box = np.nonzero(iou >= 0.3)
+    order = np.lexsort((-box, -iou[row, box], row))
+    found = greedy_matches(row[order], box[order], detections, np.zeros(boxes, bool))
+    assert found.tolist() == plain_greedy(iou, 0.3).tolist()
+
+
+@given(left=st.lists(st.integers(0, 4), max_size=8), right=st.lists(st.integers(0, 4), max_size=8))
+def test_joined_pairs_are_all_pairs_with_equal_keys(left, right):
+    rows, columns = joined_pairs(np.array(left, np.int64), np.array(right, np.int64))
+    expected = [(i, j) for i, a in enumerate(left) for j, b in enumerate(right) if a == b]
+    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.booleans()), min_size=1, max_size=30),
+    extra=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+)
+def test_average_precision_of_all_classes_equals_each_alone(rows, extra):
+    labels, scores, correct = (np.array(column) for column in zip(*rows, strict=True))
+    order = np.lexsort((-scores, labels))
+    labels, correct = labels[order], correct[order].astype(bool)
+    boxes = np.bincount(labels[correct], minlength=3) + extra
+    found = average_precision_per_class(labels, correct, np.ones(len(labels), bool), boxes)
+    for label in range(3):
+        if boxes[label] == 0:
+            assert np.isnan(found[label])
+        else:
+            np.testing.assert_allclose(found[label], plain_average_precision(correct[labels == label], boxes[label]))
 
 
 def outline(x, y, w, h):
@@ -86,37 +242,24 @@ def made_files(folder, seed, *, digits, crowds=False):
 
 @pytest.mark.parametrize("limit", [300, 5, -1])
 @pytest.mark.parametrize("digits", [1, 2, 9])
-def test_lvis_metrics(tmp_path, monkeypatch, limit, digits):
-    monkeypatch.setattr(np, "float", float, raising=False)  # an alias that NumPy dropped
-    lvis = pytest.importorskip("lvis")
-    logging.getLogger("lvis").setLevel(logging.ERROR)
+def test_lvis_metrics(tmp_path, lvis_package, limit, digits):
     for seed in range(6):
-        annotations, results = made_files(tmp_path, seed, digits=digits)
-        truth = load_ground_truth(annotations)
-        detections = read_results(results, truth)
-        theirs = lvis.LVIS(str(annotations))
-        found = lvis.LVISResults(theirs, json.loads(results.read_text()), max_dets=limit)
-        evaluation = lvis.LVISEval(theirs, found, "bbox")
-        evaluation.run()
-        values = {name: value for name, value in evaluation.get_results().items() if name.startswith("AP")}
-        expected = {name: np.nan if value == -1 else value for name, value in values.items()}
+        files = made_files(tmp_path, seed, digits=digits)
+        truth = load_ground_truth(files[0])
+        expected = lvis_values(lvis_package, files, limit=limit)
         protocol = EvaluationProtocol(max_detections=None if limit == -1 else limit)
-        ours = evaluate_detections(detections, truth, protocol, groups=truth.frequency)
+        ours = evaluate_detections(read_results(files[1], truth), truth, protocol, groups=truth.frequency)
         assert {name: ours[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
-def test_without_a_limit_no_detection_of_a_crowded_image_is_dropped(tmp_path):
-    image = {"id": 1, "width": SIDE, "height": SIDE, "neg_category_ids": [2], "not_exhaustive_category_ids": []}
-    listed = [{"id": number, "name": f"c{number}", "frequency": "r"} for number in (1, 2)]
-    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [9, 9, 30, 30], "area": 900, "iscrowd": 0}
-    truth = load_ground_truth({"images": [image], "categories": listed, "annotations": [annotation]})
-    wrong = [{"image_id": 1, "category_id": 2, "bbox": [9, 9, 30, 30], "score": 0.9}] * 400
-    (tmp_path / "results.json").write_text(json.dumps([*wrong, {**wrong[0], "category_id": 1, "score": 0.1}]))
-    detections = read_results(tmp_path / "results.json", truth)
+def test_without_a_limit_no_detection_of_a_crowded_image_is_dropped():
+    image = {"id": 1, "neg_category_ids": [2], "not_exhaustive_category_ids": []}
+    content = {"images": [image], "categories": [{"id": 1}, {"id": 2}]}
+    truth = load_ground_truth({**content, "annotations": annotations_of([(1, 1, [9, 9, 30, 30])])})
+    detections = made_detections([*[(1, 2, [9, 9, 30, 30], 0.9)] * 400, (1, 1, [9, 9, 30, 30], 0.1)])
     for limit, expected in ((None, 1.0), (300, 0.0)):
-        assert evaluate_detections(detections, truth, EvaluationProtocol(max_detections=limit))["AP"] == pytest.approx(
-            expected
-        )
+        protocol = EvaluationProtocol(max_detections=limit)
+        assert evaluate_detections(detections, truth, protocol)["AP"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("style", ["lvis", "coco"])
@@ -191,43 +334,12 @@ def test_coco_metrics_with_crowds(tmp_path, limit, digits):
             np.testing.assert_allclose(ours[f"AP{size}"], expected, atol=1e-6)
 
 
-def test_of_two_boxes_that_overlap_as_much_the_later_is_taken(tmp_path):
-    boxes = [[0, 0, 10, 10], [4, 0, 10, 10]]
-    content = {"images": [{"id": 1, "width": SIDE, "height": SIDE}], "categories": [{"id": 1, "name": "cup"}]}
-    content["annotations"] = [
-        {"id": number, "image_id": 1, "category_id": 1, "bbox": box, "area": 100, "iscrowd": 0}
-        for number, box in enumerate(boxes, start=1)
-    ]
+def test_of_two_boxes_that_overlap_as_much_the_later_is_taken():
+    boxes = annotations_of([(1, 1, [0, 0, 10, 10]), (1, 1, [4, 0, 10, 10])])
+    truth = load_ground_truth({"images": [{"id": 1}], "categories": [{"id": 1}], "annotations": boxes}, style="coco")
     # The first lies half-way; the second could only have the later box.
-    found = [([2, 0, 10, 10], 0.9), ([4.5, 0, 10, 10], 0.8)]
-    results = [{"image_id": 1, "category_id": 1, "bbox": box, "score": score} for box, score in found]
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    truth = load_ground_truth(content, style="coco")
-    detections = read_results(tmp_path / "results.json", truth)
-    matched = match_detections(detections, truth)
-    assert matched.correct[0].tolist() == [True, False]
-
-
-def assert_errors_equal_tidecv(annotations, results, style):
-    tidecv = pytest.importorskip("tidecv")
-    truth = load_ground_truth(annotations, style=style)
-    detections = read_results(results, truth)
-    protocol = EvaluationProtocol(style=style, max_detections=100)
-    detections = detections.take(rows_within_limits(detections, protocol))
-    own = error_types(detections, truth, match_detections(detections, truth))
-    readers = {
-        "lvis": (tidecv.datasets.LVIS, tidecv.datasets.LVISResult),
-        "coco": (tidecv.datasets.COCO, tidecv.datasets.COCOResult),
-    }[style]
-    with contextlib.redirect_stdout(io.StringIO()):
-        sources = [reader(str(path)) for reader, path in zip(readers, (annotations, results), strict=True)]
-        run = tidecv.TIDE().evaluate(*sources, mode="bbox")
-        gains = {error.short_name: gain for error, gain in run.fix_main_errors().items()}
-        special = {error.short_name: gain for error, gain in run.fix_special_errors().items()}
-    gains |= {"FP": special["FalsePos"], "FN": special["FalseNeg"]}
-    assert 100 * own.base == pytest.approx(run.ap, abs=1e-6)
-    assert {name: 100 * gain for name, gain in own.gains.items()} == pytest.approx(gains, abs=1e-6)
-    assert own.counts == {error.short_name: count for error, count in run.count_errors().items()}
+    detections = made_detections([(1, 1, [2, 0, 10, 10], 0.9), (1, 1, [4.5, 0, 10, 10], 0.8)])
+    assert match_detections(detections, truth).correct[0].tolist() == [True, False]
 
 
 # Equal scores are left out: in its repaired lists TIDE puts them in another order than in its own base.
@@ -238,12 +350,9 @@ def test_error_types(tmp_path, style):
 
 
 def test_error_types_at_exactly_the_two_overlaps(tmp_path):
-    boxes = [[0, 0, 10, 10], [100, 0, 10, 10], [50, 100, 10, 10]]
-    annotations = [
-        {"id": number, "image_id": 1, "category_id": category, "bbox": box, "area": 100, "iscrowd": 0}
-        | {"segmentation": outline(*box)}
-        for number, (box, category) in enumerate(zip(boxes, (1, 1, 2), strict=True), start=1)
-    ]
+    boxes = [(1, [0, 0, 10, 10]), (1, [100, 0, 10, 10]), (2, [50, 100, 10, 10])]
+    listed = annotations_of([(1, category, box) for category, box in boxes])
+    annotations = [entry | {"segmentation": outline(*entry["bbox"])} for entry in listed]
     found = [
         (1, [0, 0, 10, 10], 0.9),  # finds the first box
         (1, [0, 0, 10, 5], 0.8),  # overlaps the found one by exactly one half
