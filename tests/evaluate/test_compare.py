@@ -284,21 +284,17 @@ def test_all_forms_show_every_method(comparison):
 
 
 def test_one_function_compares_detectors_and_classifiers(softmax_split, tmp_path):
-    store = softmax_split.folder / "store"
-    options = {"settings": QUICK, "counts": softmax_split.counts}
-    found = logn.compare(store, softmax_split.annotations, ["loga"], **options)
-    assert found.task == "detection"
-    again = logn.compare(logn.PredictionStore(store), softmax_split.annotations, ["loga"], **options)
-    np.testing.assert_equal([row.values for row in found.rows], [row.values for row in again.rows])
-    rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
+    logits, store = np.random.default_rng(0).normal(size=(40, 3)), softmax_split.folder / "store"
     np.save(tmp_path / "logits.npy", logits)
-    values = []
-    for source in (logits, logits.tolist(), tmp_path / "logits.npy", str(tmp_path / "logits.npy")):
-        of_rows = logn.compare(source, labels, ["loga"], settings=QUICK, counts=[9, 5, 2])
-        assert of_rows.task == "classification"
-        values.append(of_rows["loga"].values)
-        np.testing.assert_equal(values[-1], values[0])
+    counts = {"detection": softmax_split.counts, "classification": [9, 5, 2]}
+    for task, labels, sources in (
+        ("detection", softmax_split.annotations, (store, str(store), softmax_split.store)),
+        ("classification", np.arange(40) % 3, (logits, logits.tolist(), str(tmp_path / "logits.npy"))),
+    ):
+        found = [logn.compare(source, labels, ["loga"], settings=QUICK, counts=counts[task]) for source in sources]
+        assert {comparison.task for comparison in found} == {task}
+        for comparison in found[1:]:
+            np.testing.assert_equal(comparison["loga"].values, found[0]["loga"].values)
 
 
 def test_details_are_of_evenly_spaced_images(softmax_split):

@@ -169,11 +169,8 @@ def other_row(comparison, **parts):
     [
         lambda found: replace(found, notes=("other",)),
         lambda found: replace(found, settings=CompareSettings(num_bootstrap=5, seed=1)),
-        lambda found: replace(found, rows=found.rows[:-1]),
         lambda found: replace(found, classes=(replace(found.classes[0], mean=None), *found.classes[1:])),
         lambda found: other_row(found, transform=ClassAffine(np.ones(11), np.zeros(11), -1)),
-        lambda found: other_row(found, differences={}),
-        lambda found: other_row(found, details=replace(found.rows[-1].details, gallery=())),
         lambda found: other_row(found, details=replace(found.rows[-1].details, images=-1)),
     ],
 )
