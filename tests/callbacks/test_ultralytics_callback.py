@@ -37,26 +37,37 @@ def draw(folder, count, seed):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """One epoch on six images, with the callback; what was logged comes along."""
+def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("yolo")
     draw(root / "train", 6, 0)
     draw(root / "val", 3, 1)
     (root / "data.yaml").write_text(f"path: {root}\ntrain: train/images\nval: val/images\nnames: [cup, fork, bed]\n")
+    return root / "data.yaml"
+
+
+def train(data, name, callback):
+    """One epoch on six images with the callback: the folder of the weights."""
+    yolo = ultralytics.YOLO("yolov8n.yaml")
+    yolo.add_callback("on_train_end", callback)
+    options = {"imgsz": 64, "batch": 3, "workers": 0, "device": "cpu", "plots": False, "verbose": False}
+    yolo.train(data=str(data), epochs=1, project=str(data.parent), name=name, amp=False, **options)
+    return data.parent / name / "weights"
+
+
+@pytest.fixture(scope="module")
+def trained(data):
+    """What was logged comes along."""
     said = []
     keep = logging.Handler()
     keep.emit = lambda record: said.append(record.getMessage())
     callback = LogNCallback(method="logn", max_images=4)
-    yolo = ultralytics.YOLO("yolov8n.yaml")
-    yolo.add_callback("on_train_end", callback)
     logger = logging.getLogger("ultralytics")
     logger.addHandler(keep)
     try:
-        options = {"imgsz": 64, "batch": 3, "workers": 0, "device": "cpu", "plots": False, "verbose": False}
-        yolo.train(data=str(root / "data.yaml"), epochs=1, project=str(root), name="run", amp=False, **options)
+        folder = train(data, "run", callback)
     finally:
         logger.removeHandler(keep)
-    return SimpleNamespace(folder=root / "run" / "weights", callback=callback, said=said)
+    return SimpleNamespace(folder=folder, callback=callback, said=said)
 
 
 def class_layers(path):
@@ -75,16 +86,23 @@ def test_the_corrected_checkpoint_is_the_map_of_the_best(trained):
     assert np.abs(affine(old, axis=1) - old).max() > 1e-3  # so that the old weights would not pass
 
 
-def test_only_so_many_of_the_training_images_are_read(trained):
-    assert trained.callback.correction.images == 4
-
-
 def test_metrics_before_and_after_are_logged_by_ultralytics(trained):
+    assert trained.callback.correction.images == 4
     name = "metrics/mAP50-95(B)"
     before, after = trained.callback.before[name], trained.callback.after[name]
     (line,) = [text for text in trained.said if "best.pt -> best-corrected.pt" in text]
     assert f"{name} {before:.4g} -> {after:.4g}" in line
     assert any("LogN: logn over 4 training images" in text for text in trained.said)
+
+
+def test_a_training_whose_checkpoint_cannot_be_corrected_warns_and_ends_normally(data):
+    """Here a method that needs counts, which the callback does not have."""
+    callback = LogNCallback(method="norcal")
+    with pytest.warns(LogNWarning, match=r"No corrected checkpoint was written: .*norcal.*counts"):
+        folder = train(data, "refused", callback)
+    assert (callback.correction, callback.after) == (None, {})
+    assert callback.before["metrics/mAP50-95(B)"] >= 0
+    assert {file.name for file in folder.iterdir()} == {"best.pt", "last.pt"}
 
 
 def stand_in(folder, **more):
@@ -94,8 +112,7 @@ def stand_in(folder, **more):
 
 def test_a_training_without_a_checkpoint_is_told_not_lost(tmp_path):
     callback = LogNCallback()
-    sentence = r"No corrected checkpoint was written: Expected the training to leave `.*best\.pt`, but it did not\."
-    with pytest.warns(LogNWarning, match=sentence):
+    with pytest.warns(LogNWarning, match=r"No corrected checkpoint was written: The training left no `.*best\.pt`\."):
         callback(stand_in(tmp_path))
     assert callback.correction is None
 
@@ -109,13 +126,10 @@ def test_files_of_an_earlier_training_are_not_overwritten_unless_it_is_allowed(t
     assert (tmp_path / "best-corrected.pt").read_text() == "mine"
 
 
-def test_a_training_set_without_files_is_refused():
-    trainer = SimpleNamespace(train_loader=SimpleNamespace(dataset=[1, 2]))
-    with pytest.raises(InputError, match="Expected a training set that lists its image files"):
-        training_images(trainer)
-
-
 def test_the_images_of_a_classifier_are_its_samples():
     dataset = SimpleNamespace(samples=[["a.png", 0], ["b.png", 1]])
     trainer = SimpleNamespace(train_loader=SimpleNamespace(dataset=dataset))
     assert [path.name for path in training_images(trainer)] == ["a.png", "b.png"]
+    trainer.train_loader.dataset = [1, 2]
+    with pytest.raises(InputError, match="list does not list its image files"):
+        training_images(trainer)

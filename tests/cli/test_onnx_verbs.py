@@ -82,7 +82,7 @@ def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, refused, tm
     assert (result.json["images"], result.json["unreadable"]) == (6, [str(images / "3b.png")])
     for path in images.iterdir():
         path.write_bytes(b"no image")
-    assert "None of the 7 images can be read" in refused(*collect)
+    assert "None of the 7 images can be read: " in refused(*collect)
 
 
 def test_a_preset_says_the_background_and_the_activation_too(run, save_onnx, tmp_path, images):
@@ -134,10 +134,10 @@ TWO_HEADS = """(float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
         ("fold model.engine affine.safetensors", "is not an ONNX file: it is an engine of TensorRT"),
         ("fold model.onnx affine.safetensors --size large", "like 480x640 or 640"),
         ("fold model.onnx affine.safetensors --size 9", "Expected `size` to be (8, 8)"),
-        ("collect model.onnx --images images", "Expected `like` for `model.onnx`"),
+        ("collect model.onnx --images images", "`model.onnx` does not say how its images are prepared. Pass `like`"),
         ("collect model.onnx --images images --like yolo", "Expected `like` to be one of yolov5"),
         ("collect model.onnx --images empty --like imagenet", "to hold images"),
-        ("collect best.pt --images images", "for `best.pt`, which is a pickle"),
+        ("collect best.pt --images images", "`best.pt` is a pickle"),
     ],
 )
 def test_bad_input_is_one_sentence_and_no_file(
@@ -187,17 +187,17 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("m.onnx", "Expected `like` for"),
+        ("m.onnx", "does not say how its images are prepared. Pass `like`"),
         ("m.onnx --like yolo", "Expected `like` to be one of yolov5"),
         ("m.onnx --like yolox --size 64", "Expected `size` to be (32, 32)"),
         ("m.onnx --like yolox --class-names other.txt", "horse"),
         ("bad.onnx --like yolox", "to load in onnxruntime, but it does not"),
-        ("nowhere", "there is no such file or folder"),
+        ("nowhere", "There is no file or folder `nowhere`"),
         ("gone.onnx --like yolox", "gone.onnx"),
         ("os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),
         ("os:getpid", "a function that returns a model, but got int"),
-        ("os:nothing", "a function that can be imported, but it cannot"),
-        ("best.pt", "(`--trust`) for `best.pt`, which is a pickle"),
+        ("os:nothing", "`os:nothing` cannot be imported: "),
+        ("best.pt", "`best.pt` is a pickle"),
     ],
 )
 def test_a_prediction_that_cannot_be_made(refused, tmp_path, monkeypatch, labels, words, sentence):

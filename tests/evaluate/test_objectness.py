@@ -65,10 +65,8 @@ def plain_decode(proposals, header, settings, affine=None):
         scores = scores * sigmoid(proposals.objectness)[:, None]
     scores = passed * scores ** (header.postprocessing.score_power if header.postprocessing else 1.0)
     if settings.multi_label is False:
-        all_foreground = np.delete(
-            np.arange(header.num_columns), [] if header.background is None else header.background
-        )
-        best = all_foreground[scores[:, all_foreground].argmax(axis=1)]
+        foreground = np.delete(np.arange(header.num_columns), [] if header.background is None else header.background)
+        best = foreground[scores[:, foreground].argmax(axis=1)]
         scores = np.where(np.arange(header.num_columns) == best[:, None], scores, 0.0)
     candidates = [
         (scores[row, column], row, label)
@@ -187,60 +185,44 @@ def test_a_store_says_how_its_model_is_decoded(tmp_path):
     assert DecodeSettings(nms="none").resolved(store.header).nms == "none"
 
 
-def test_objectness_comes_back_as_it_was_written(tmp_path):
+def test_objectness_comes_back_as_it_was_written_also_where_a_writer_continues(tmp_path):
     images = [proposals_of(1), proposals_of(2, rows=0), proposals_of(3)]
-    store = stored(tmp_path, images, activation="sigmoid")
+    store = stored(tmp_path, images[:2], activation="sigmoid")
+    file = tmp_path / "part-00000" / "objectness.bin"
+    file.write_bytes(file.read_bytes() + b"cut off")  # what a killed process leaves
+    with PredictionWriter(tmp_path, store.header) as writer:
+        writer.append(5, images[2])
+    store = PredictionStore(tmp_path)
+    store.verify()
     for there, written in zip(store, images, strict=True):
         np.testing.assert_array_equal(there.objectness, written.objectness)
-    store.verify()
-    with (tmp_path / "part-00000" / "objectness.bin").open("r+b") as file:
-        file.write(b"\x01")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])  # the store ends where a file is cut off
+    assert len(PredictionStore(tmp_path)) == 2
+    file.write_bytes(b"\x01" + content[1:])
     with pytest.raises(InputError, match="image 0 is damaged"):
         PredictionStore(tmp_path).verify()
 
 
-def test_a_writer_continues_a_store_with_objectness(tmp_path):
-    images = [proposals_of(1), proposals_of(2)]
-    store = stored(tmp_path, images[:1], activation="sigmoid")
-    with (tmp_path / "part-00000" / "objectness.bin").open("ab") as file:
-        file.write(b"cut off")  # what a killed process leaves
-    with PredictionWriter(tmp_path, store.header) as writer:
-        writer.append(5, images[1])
-    np.testing.assert_array_equal(PredictionStore(tmp_path)[1].objectness, images[1].objectness)
-    PredictionStore(tmp_path).verify()
-
-
-def test_a_store_whose_objectness_is_cut_off_ends_there(tmp_path):
-    stored(tmp_path, [proposals_of(1), proposals_of(2)], activation="sigmoid")
-    path = tmp_path / "part-00000" / "objectness.bin"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert len(PredictionStore(tmp_path)) == 1
-
-
-@pytest.mark.parametrize(("has", "says"), [(True, False), (False, True)])
-def test_objectness_that_the_store_does_not_expect_is_refused(tmp_path, has, says):
-    header = StoreHeader(num_columns=6, objectness=says)
-    with (
-        PredictionWriter(tmp_path, header) as writer,
-        pytest.raises(InputError, match="objectness, as the store says"),
-    ):
-        writer.append(1, proposals_of(1, objectness=has))
-
-
-def test_objectness_of_another_length_is_refused():
+def test_objectness_that_does_not_fit_is_refused(tmp_path):
+    for has in (True, False):
+        header = StoreHeader(num_columns=6, objectness=not has)
+        with (
+            PredictionWriter(tmp_path / str(has), header) as writer,
+            pytest.raises(InputError, match="as the store says"),
+        ):
+            writer.append(1, proposals_of(1, objectness=has))
     with pytest.raises(InputError, match=r"`objectness` to have shape \(2,\), one logit a row, but got \(3,\)"):
         Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=9, width=9, objectness=np.zeros(3))
 
 
-@pytest.mark.parametrize("columns", [(0, 1), (1, 1), (), (7,)])
-def test_columns_that_are_no_classes_are_refused(columns):
-    with pytest.raises(InputError, match="`class_columns` to name a foreground column"):
-        StoreHeader(num_columns=4, background=0, class_columns=columns)
-
-
-def test_columns_in_the_plain_order_are_not_kept():
+def test_the_columns_of_classes():
+    """Those in the plain order are not kept; those that are no classes are refused."""
     assert StoreHeader(num_columns=4, background=0, class_columns=(1, 2, 3)).class_columns is None
     assert StoreHeader(num_columns=4, background=0, class_columns=(3, 1)).num_classes == 2
+    for columns in ((0, 1), (1, 1), (), (7,)):
+        with pytest.raises(InputError, match="`class_columns` to name a foreground column"):
+            StoreHeader(num_columns=4, background=0, class_columns=columns)
 
 
 def test_counts_of_the_labels_move_their_columns_alone():

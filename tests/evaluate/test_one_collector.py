@@ -52,17 +52,15 @@ POPULATIONS = {"retinanet": "all anchors", "faster_rcnn": "test proposals"}
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "images").mkdir()
+    images = []
     for number in range(11):
-        pixels = np.random.default_rng(number).integers(0, 256, (64 + 4 * number, 80, 3), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{number:02}.png")
+        height, name = 64 + 4 * number, f"images/{number:02}.png"
+        pixels = np.random.default_rng(number).integers(0, 256, (height, 80, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+        images.append({"id": number + 1, "file_name": name, "height": height, "width": 80})
     (tmp_path / "tiny_detectors.py").write_text(MODELS)
-    images = [
-        {"id": number + 1, "file_name": f"images/{number:02}.png", "height": 64 + 4 * number, "width": 80}
-        for number in range(11)
-    ]
     categories = [{"id": number + 1, "name": name} for number, name in enumerate("abc")]
-    labels = {"images": images, "annotations": [], "categories": categories}
-    (tmp_path / "train.json").write_text(json.dumps(labels))
+    (tmp_path / "train.json").write_text(json.dumps({"images": images, "annotations": [], "categories": categories}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -164,5 +162,5 @@ def test_a_source_without_a_network_has_what_it_proposes(folder):
     moments = collected(folder, "own_source:build", "--images", "images")
     assert moments.count.tolist() == [44.0] * 3
     assert moments.metadata.class_names == ("ant", "bee", "background")
-    with pytest.raises(logn.InputError, match="Expected `own_source:build` to return a torch model to correct"):
+    with pytest.raises(logn.InputError, match="`own_source:build` gives Source, which has no torch model to correct"):
         logn.correct("own_source:build", folder / "images")

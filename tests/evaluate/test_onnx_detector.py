@@ -18,7 +18,7 @@ from logn.calibrators.recommend import class_scores
 from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
 from logn.evaluate.models.onnx import OnnxDetector
-from logn.logits.images import PRESETS, Preprocessing, read_prepared
+from logn.logits.images import PRESETS, Preprocessing, read_prepared, read_rgb
 from logn.logits.onnx.boxes import find_objectness
 from logn.logits.onnx.file import read_onnx
 from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
@@ -42,7 +42,6 @@ class Writer:
 
     def constant(self, name, values, kind=np.int64):
         self.weights[name] = np.array(values, kind)
-        return name
 
     def conv(self, name, level, channels, spread=2.0):
         self.weights[f"{name}_w"] = self.generator.normal(0, spread, (channels, 3, 1, 1)).astype(np.float32)
@@ -51,6 +50,10 @@ class Writer:
 
     def add(self, line):
         self.lines.append(line)
+
+    def each(self, *lines):
+        """Add lines for each level, whose number stands for `#`."""
+        self.lines += [line.replace("#", str(level)) for level in range(3) for line in lines]
 
     def save(self, path, outputs, metadata=None):
         text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, {SIZE}, {SIZE}] x) => ({outputs}) {{ '
@@ -67,15 +70,12 @@ class Writer:
 def yolox(path, classes=CLASSES):
     """Box, objectness and class scores of three levels in one output; boxes are offsets to a grid."""
     graph = Writer()
-    flat = graph.constant("flat", [1, 5 + classes, -1])
+    graph.constant("flat", [1, 5 + classes, -1])
     for level in range(3):
         graph.conv(f"cls{level}", level, classes, spread=0.02)
         graph.conv(f"reg{level}", level, 4, spread=0.005)
         graph.conv(f"obj{level}", level, 1, spread=0.02)
-        graph.add(f"so{level} = Sigmoid(obj{level}) sc{level} = Sigmoid(cls{level})")
-        graph.add(
-            f"j{level} = Concat <axis = 1> (reg{level}, so{level}, sc{level}) r{level} = Reshape(j{level}, {flat})"
-        )
+    graph.each("so# = Sigmoid(obj#) sc# = Sigmoid(cls#) j# = Concat <axis = 1> (reg#, so#, sc#) r# = Reshape(j#, flat)")
     graph.add("all = Concat <axis = 2> (r0, r1, r2) y = Transpose <perm = [0, 2, 1]> (all)")
     return graph.save(path, f"float[1, N, {5 + classes}] y")
 
@@ -83,18 +83,16 @@ def yolox(path, classes=CLASSES):
 def nanodet(path, classes=CLASSES, bins=8):
     """Scores and box distributions of three levels as outputs of their own, from one layer a level."""
     graph = Writer(1)
-    parts = graph.constant("parts", [classes, 4 * bins])
+    graph.constant("parts", [classes, 4 * bins])
+    graph.constant("score_shape", [1, classes, -1])
+    graph.constant("bins_shape", [1, 4 * bins, -1])
     for level in range(3):
-        graph.constant(f"sc{level}_shape", [1, classes, -1])
-        graph.constant(f"bx{level}_shape", [1, 4 * bins, -1])
         graph.conv(f"all{level}", level, classes + 4 * bins)
-        graph.add(f"c{level}, d{level} = Split <axis = 1> (all{level}, {parts}) s{level} = Sigmoid(c{level})")
-        graph.add(
-            f"rs{level} = Reshape(s{level}, sc{level}_shape) scores{level} = Transpose <perm = [0, 2, 1]> (rs{level})"
-        )
-        graph.add(
-            f"rd{level} = Reshape(d{level}, bx{level}_shape) bins{level} = Transpose <perm = [0, 2, 1]> (rd{level})"
-        )
+    graph.each(
+        "c#, d# = Split <axis = 1> (all#, parts) s# = Sigmoid(c#)",
+        "rs# = Reshape(s#, score_shape) scores# = Transpose <perm = [0, 2, 1]> (rs#)",
+        "rd# = Reshape(d#, bins_shape) bins# = Transpose <perm = [0, 2, 1]> (rd#)",
+    )
     scores = [f"float[1, N{level}, {classes}] scores{level}" for level in range(3)]
     return graph.save(path, ", ".join(scores + [f"float[1, N{level}, {4 * bins}] bins{level}" for level in range(3)]))
 
@@ -102,59 +100,48 @@ def nanodet(path, classes=CLASSES, bins=8):
 def yolov5(path, classes=CLASSES):
     """Box, objectness and classes of three anchors through one sigmoid; the box is then computed with."""
     graph, width = Writer(2), 5 + classes
-    parts = graph.constant("parts", [2, 2, 1 + classes])
-    rows = graph.constant("rows", [1, -1, width])
-    for name, value in (("two", 2.0), ("half", 0.5)):
-        graph.constant(name, value, np.float32)
+    graph.constant("parts", [2, 2, 1 + classes])
+    graph.constant("rows", [1, -1, width])
+    graph.constant("two", 2.0, np.float32)
+    graph.constant("half", 0.5, np.float32)
     for level, (stride, cells) in enumerate(zip(STRIDES, CELLS, strict=True)):
         graph.constant(f"split{level}", [1, 3, width, cells, cells])
-        columns, lines = np.meshgrid(np.arange(cells), np.arange(cells))
-        graph.constant(
-            f"grid{level}", np.broadcast_to(np.stack([columns, lines], -1), (1, 3, cells, cells, 2)), np.float32
-        )
+        places = np.stack(np.meshgrid(np.arange(cells), np.arange(cells)), -1)
+        graph.constant(f"grid{level}", np.broadcast_to(places, (1, 3, cells, cells, 2)), np.float32)
         graph.constant(f"stride{level}", float(stride), np.float32)
         graph.constant(f"anchor{level}", np.array(ANCHORS[level]).reshape(1, 3, 1, 1, 2), np.float32)
         graph.conv(f"m{level}", level, 3 * width)
-        graph.add(
-            f"v{level} = Reshape(m{level}, split{level}) t{level} = Transpose <perm = [0, 1, 3, 4, 2]> (v{level})"
-        )
-        graph.add(f"s{level} = Sigmoid(t{level}) a{level}, b{level}, c{level} = Split <axis = 4> (s{level}, {parts})")
-        graph.add(
-            f"a2{level} = Mul(a{level}, two) a3{level} = Add(a2{level}, grid{level}) a4{level} = Sub(a3{level}, half)"
-        )
-        graph.add(f"xy{level} = Mul(a4{level}, stride{level}) b2{level} = Mul(b{level}, two)")
-        graph.add(f"b3{level} = Mul(b2{level}, b2{level}) wh{level} = Mul(b3{level}, anchor{level})")
-        graph.add(f"o{level} = Concat <axis = 4> (xy{level}, wh{level}, c{level}) r{level} = Reshape(o{level}, {rows})")
+    graph.each(
+        "v# = Reshape(m#, split#) t# = Transpose <perm = [0, 1, 3, 4, 2]> (v#) s# = Sigmoid(t#)",
+        "a#, b#, c# = Split <axis = 4> (s#, parts) a2# = Mul(a#, two) a3# = Add(a2#, grid#) a4# = Sub(a3#, half)",
+        "xy# = Mul(a4#, stride#) b2# = Mul(b#, two) b3# = Mul(b2#, b2#) wh# = Mul(b3#, anchor#)",
+        "o# = Concat <axis = 4> (xy#, wh#, c#) r# = Reshape(o#, rows)",
+    )
     graph.add("y = Concat <axis = 1> (r0, r1, r2)")
     return graph.save(path, f"float[1, N, {width}] y")
 
 
 def yolov8(path, classes=CLASSES, bins=16, metadata=None):
     """Classes beside boxes that are the mean of a softmax over 16 bins."""
-    graph = Writer(3)
+    graph, count = Writer(3), sum(cells**2 for cells in CELLS)
     for level in range(3):
-        graph.constant(f"b{level}_shape", [1, 4 * bins, -1])
-        graph.constant(f"c{level}_shape", [1, classes, -1])
         graph.conv(f"box{level}", level, 4 * bins)
         graph.conv(f"cls{level}", level, classes)
-        graph.add(f"rb{level} = Reshape(box{level}, b{level}_shape) rc{level} = Reshape(cls{level}, c{level}_shape)")
-    count = sum(cells**2 for cells in CELLS)
-    graph.constant("fold", [1, 4, bins, count])
-    graph.constant("four", [1, 4, count])
+    shapes = {"b_shape": [1, 4 * bins, -1], "c_shape": [1, classes, -1], "fold": [1, 4, bins, count]}
+    for name, shape in {**shapes, "four": [1, 4, count], "halves": [2, 2]}.items():
+        graph.constant(name, shape)
     graph.constant("numbers", np.arange(bins).reshape(1, bins, 1, 1), np.float32)
-    graph.constant("halves", [2, 2])
     graph.constant("two", 2.0, np.float32)
     places = [(x + 0.5, y + 0.5) for cells in CELLS for y in range(cells) for x in range(cells)]
     graph.constant("places", np.array(places).T[None], np.float32)
-    strides = [stride for stride, cells in zip(STRIDES, CELLS, strict=True) for _ in range(cells**2)]
-    graph.constant("strides", np.array(strides)[None, None], np.float32)
+    graph.constant("strides", np.repeat(STRIDES, np.square(CELLS))[None, None], np.float32)
+    graph.each("rb# = Reshape(box#, b_shape) rc# = Reshape(cls#, c_shape)")
     graph.add("bx = Concat <axis = 2> (rb0, rb1, rb2) cl = Concat <axis = 2> (rc0, rc1, rc2)")
     graph.add("q = Reshape(bx, fold) qt = Transpose <perm = [0, 2, 1, 3]> (q) p = Softmax <axis = 1> (qt)")
     graph.add("e = Conv(p, numbers) d = Reshape(e, four) lt, rb = Split <axis = 1> (d, halves)")
-    graph.add(
-        "low = Sub(places, lt) high = Add(places, rb) sum = Add(low, high) mid = Div(sum, two) wh = Sub(high, low)"
-    )
-    graph.add("b4 = Concat <axis = 1> (mid, wh) bp = Mul(b4, strides) sg = Sigmoid(cl) y = Concat <axis = 1> (bp, sg)")
+    graph.add("low = Sub(places, lt) high = Add(places, rb) sum = Add(low, high) mid = Div(sum, two)")
+    graph.add("wh = Sub(high, low) b4 = Concat <axis = 1> (mid, wh) bp = Mul(b4, strides)")
+    graph.add("sg = Sigmoid(cl) y = Concat <axis = 1> (bp, sg)")
     return graph.save(path, f"float[1, {4 + classes}, N] y", metadata)
 
 
@@ -216,6 +203,10 @@ def picture(height=SIZE, width=SIZE, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
+def session_of(path):
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_boxes_scores_and_objectness_are_those_of_a_decoder_by_hand(tmp_path, name):
     path = LAYOUTS[name](tmp_path / "m.onnx")
@@ -223,8 +214,7 @@ def test_boxes_scores_and_objectness_are_those_of_a_decoder_by_hand(tmp_path, na
     image = picture()
     found = detector.propose([image])[0]
     pixels = detector.prepare(image).pixels[None]
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    boxes, scores, objectness = by_hand(name, session.run(None, {"x": pixels}))
+    boxes, scores, objectness = by_hand(name, session_of(path).run(None, {"x": pixels}))
     np.testing.assert_allclose(found.boxes, boxes, rtol=1e-4, atol=1e-3)
     logits = found.logits.astype(np.float64)
     powers = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -244,10 +234,8 @@ def test_boxes_come_back_from_a_letterbox(tmp_path, name):
     whole, prepared = detector.propose([image])[0], detector.prepare(image)
     top = 0 if name == "yolox" else 24
     assert prepared.pixels.shape == (3, SIZE, SIZE)
-    canvas = detector.preprocessing.apply(image)
-    np.testing.assert_array_equal(prepared.pixels, canvas)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    boxes, _, _ = by_hand(name, session.run(None, {"x": canvas[None]}))
+    np.testing.assert_array_equal(prepared.pixels, detector.preprocessing.apply(image))
+    boxes, _, _ = by_hand(name, session_of(tmp_path / "m.onnx").run(None, {"x": prepared.pixels[None]}))
     np.testing.assert_allclose(whole.boxes, (boxes - [0, top, 0, top]) / 0.4, rtol=1e-4, atol=1e-2)
     assert (whole.height, whole.width) == (40, 160)
 
@@ -274,19 +262,15 @@ def test_the_classes_alone_are_found_and_folded(tmp_path, name, classes):
         np.testing.assert_array_equal(new.objectness, old.objectness)
 
 
-@pytest.mark.parametrize("name", ["yolox", "yolov5", "nanodet"])
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_statistics_are_those_of_all_levels_together(tmp_path, name):
-    source = LAYOUTS[name](tmp_path / "m.onnx")
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for number in range(3):
-        Image.fromarray(picture(seed=number)).save(folder / f"{number}.png")
-    moments = record_onnx(source, folder, like=name)
-    detector = OnnxDetector(source, like=name)
-    rows = np.concatenate([detector.propose([picture(seed=number)])[0].logits for number in range(3)])
-    assert moments.count.tolist() == [len(rows)] * CLASSES
+    source, folder, like = LAYOUTS[name](tmp_path / "m.onnx"), pictures(tmp_path / "images", 3), LIKE.get(name, name)
+    moments, detector = record_onnx(source, folder, like=like), OnnxDetector(source, like=like)
+    rows = np.concatenate([detector.propose([read_rgb(image)])[0].logits for image in sorted(folder.iterdir())])
+    assert moments.count.tolist() == [len(rows)] * rows.shape[1]
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(moments.variance, rows.var(0, ddof=1), rtol=1e-4)
+    assert (moments.sample_objectness is None) == (name not in ("yolox", "yolov5"))
 
 
 def raw_levels(path, classes=CLASSES):
@@ -295,9 +279,7 @@ def raw_levels(path, classes=CLASSES):
     for level, cells in enumerate(CELLS):
         graph.constant(f"split{level}", [1, 3, width, cells, cells])
         graph.conv(f"m{level}", level, 3 * width)
-        graph.add(
-            f"v{level} = Reshape(m{level}, split{level}) y{level} = Transpose <perm = [0, 1, 3, 4, 2]> (v{level})"
-        )
+    graph.each("v# = Reshape(m#, split#) y# = Transpose <perm = [0, 1, 3, 4, 2]> (v#)")
     return graph.save(path, ", ".join(f"float[1, 3, A{i}, B{i}, {width}] y{i}" for i in range(3)))
 
 
@@ -326,7 +308,7 @@ def pictures(folder, count):
 
 def score_parts(name, path, folder):
     """Objectness and class scores of all boxes of all images, as the outputs of the file have them."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = session_of(path)
     prepare = PRESETS["yolov5" if name == "raw" else name].preprocessing
     rows = []
     for image in sorted(folder.iterdir()):
@@ -348,14 +330,6 @@ def test_an_objectness_is_recorded(tmp_path, name):
     np.testing.assert_allclose(moments.mean_probability, (objectness * classes).mean(axis=0), rtol=1e-4)
     sampled = sigmoid(moments.sample_objectness)[:, None] * sigmoid(moments.sample)
     np.testing.assert_allclose(np.sort(sampled, axis=0), np.sort(objectness * classes, axis=0), rtol=2e-2, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["nanodet", "yolov8", "detr"])
-def test_layouts_without_an_objectness_have_none(tmp_path, name):
-    moments = record_onnx(
-        LAYOUTS[name](tmp_path / "m.onnx"), pictures(tmp_path / "images", 2), like=LIKE.get(name, name)
-    )
-    assert moments.sample_objectness is None
 
 
 @pytest.mark.parametrize("name", ["yolox", "yolov5"])
@@ -392,39 +366,35 @@ def test_levels_of_low_scores_are_not_mistaken_for_each_other(dtype):
     assert find_objectness(SimpleNamespace(outputs=["y"]), logits, values | {"y": values["y"][..., 1:]}) is None
 
 
-def test_the_metadata_of_ultralytics_say_classes_and_preprocessing(tmp_path):
+def test_metadata_say_classes_and_preprocessing(tmp_path):
     names = {place: f"thing {place}" for place in range(CLASSES)}
     metadata = {"names": str(names), "stride": "32", "task": "detect", "imgsz": f"[{SIZE}, {SIZE}]", "head": "Detect"}
     detector = OnnxDetector(yolov8(tmp_path / "m.onnx", metadata=metadata))
     assert detector.class_names == tuple(names.values())
     assert (detector.preprocessing.resize, detector.preprocessing.size) == ("letterbox", (SIZE, SIZE))
     assert detector.postprocessing.nms_iou == 0.7
-
-
-def test_a_processor_beside_the_file_says_the_preprocessing(tmp_path):
-    path = detr(tmp_path / "m.onnx")
+    # A processor beside the file says it, too.
     settings = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.1, 0.2, 0.3]}
     settings |= {"image_std": [0.5, 0.5, 0.25], "size": {"height": SIZE, "width": SIZE}}
     settings |= {"image_processor_type": "DetrImageProcessor"}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     Image.fromarray(picture()).save(tmp_path / "image.png")
-    ready = OnnxDetector(path).prepare(picture()).pixels
-    expected = read_prepared(
-        tmp_path / "image.png", Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.25), dtype="float32")
-    )
-    np.testing.assert_array_equal(ready, expected)
+    ready = OnnxDetector(detr(tmp_path / "m.onnx")).prepare(picture()).pixels
+    expected = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.25), dtype="float32")
+    np.testing.assert_array_equal(ready, read_prepared(tmp_path / "image.png", expected))
 
 
-def test_without_a_word_on_the_preprocessing_it_is_asked_for(tmp_path):
-    with pytest.raises(
-        InputError, match=r"Expected `like` for .*does not say how its images are prepared: one of yolov5"
-    ):
-        OnnxDetector(yolox(tmp_path / "m.onnx"))
-
-
-def test_a_size_that_the_model_does_not_take_is_refused(tmp_path):
+def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):
+    path = yolox(tmp_path / "m.onnx")
+    (tmp_path / "own.json").write_text('{"size": [64, 64], "resize": "letterbox", "mean": [1, 2, 3]}')
+    expected = Preprocessing((64, 64), "letterbox", mean=(1, 2, 3))
+    for like in (tmp_path / "own.json", str(tmp_path / "own.json"), expected):
+        found = OnnxDetector(path, like=like, activation="sigmoid").preprocessing
+        assert (found.size, found.resize, found.mean) == ((64, 64), "letterbox", (1, 2, 3))
+    with pytest.raises(InputError, match=r"does not say how its images are prepared. Pass `like`: one of yolov5"):
+        OnnxDetector(path)
     with pytest.raises(InputError, match=r"Expected `size` to be \(64, 64\)"):
-        OnnxDetector(yolox(tmp_path / "m.onnx"), like=Preprocessing((32, 32)))
+        OnnxDetector(path, like=Preprocessing((32, 32)))
 
 
 def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_path):
@@ -447,8 +417,7 @@ def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_p
 def test_several_images_at_once_are_those_one_by_one(tmp_path):
     detector = OnnxDetector(yolox(tmp_path / "m.onnx"), like="yolox")
     images = [picture(seed=seed) for seed in range(3)]
-    together = detector.propose(images)
-    for image, found in zip(images, together, strict=True):
+    for image, found in zip(images, detector.propose(images), strict=True):
         np.testing.assert_array_equal(found.logits, detector.propose([image])[0].logits)
 
 
@@ -456,12 +425,3 @@ def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_say
     source = raw_levels(tmp_path / "m.onnx")
     found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
     assert (found.num_columns, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
-
-
-def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):
-    path = yolox(tmp_path / "m.onnx")
-    (tmp_path / "own.json").write_text('{"size": [64, 64], "resize": "letterbox", "mean": [1, 2, 3]}')
-    expected = Preprocessing((64, 64), "letterbox", mean=(1, 2, 3))
-    for like in (tmp_path / "own.json", str(tmp_path / "own.json"), expected):
-        found = OnnxDetector(path, like=like, activation="sigmoid").preprocessing
-        assert (found.size, found.resize, found.mean) == ((64, 64), "letterbox", (1, 2, 3))

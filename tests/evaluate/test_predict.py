@@ -53,6 +53,11 @@ class MadeDetector:
         raise AssertionError("masks come after decoding, not with the proposals")
 
 
+def stop(path, data, after=2, **options):
+    with pytest.raises(KeyboardInterrupt):
+        predict(MadeDetector(stop_after=after), data, path, batch=1, **options)
+
+
 def assert_whole(path, data):
     store = PredictionStore(path)
     store.verify()
@@ -79,8 +84,7 @@ def test_all_images_once(tmp_path, batch):
 
 def test_a_stopped_run_goes_on(tmp_path):
     data = MadeData()
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=5), data, tmp_path, batch=1)
+    stop(tmp_path, data, after=5)
     assert len(PredictionStore(tmp_path)) == 5
     assert not PredictionStore(tmp_path).is_complete
     detector, steps = MadeDetector(), []
@@ -108,17 +112,15 @@ class FileData(MadeData):
 @pytest.mark.parametrize("content", [b"\x07" * 9000, b"\x03" * 8999], ids=["same size", "another size"])
 def test_image_files_that_were_replaced_under_their_names_are_refused(tmp_path, monkeypatch, content):
     data, store = FileData(tmp_path / "images"), tmp_path / "store"
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=5), data, store, batch=1)
+    stop(store, data, after=5)
     data.image_path(9).write_bytes(content)  # one that was not run yet, as that which stopped the run
     data.image_path(3).touch()
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=2), data, store, batch=1)
+    stop(store, data)
     data.image_path(3).write_bytes(content)
     number = int(data.image_ids[3])
     for size in (1, 2):
         be_process(monkeypatch, 3 % size, size)
-        with pytest.raises(InputError, match=f"but the file of image {number} has changed; use a new folder"):
+        with pytest.raises(InputError, match=rf"file of image {number} has changed since .*; use a new folder"):
             predict(MadeDetector(), data, store)
     assert len(PredictionStore(store)) == 7
 
@@ -145,56 +147,56 @@ def test_a_later_run_may_have_another_number_of_processes(tmp_path, monkeypatch)
     data = MadeData()
     for rank in range(3):
         be_process(monkeypatch, rank, 3)
-        with pytest.raises(KeyboardInterrupt):
-            predict(MadeDetector(stop_after=2), data, tmp_path, batch=1)
+        stop(tmp_path, data)
     for rank in range(2):
         be_process(monkeypatch, rank, 2)
         predict(MadeDetector(), data, tmp_path)
     assert_whole(tmp_path, data)
 
 
-def test_other_weights_are_refused(tmp_path):
-    data = MadeData()
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=2), data, tmp_path, batch=1, metadata={"fingerprint": "one"})
-    with pytest.raises(InputError, match="with the same weights"):
-        predict(MadeDetector(), data, tmp_path, metadata={"fingerprint": "two"})
-    predict(MadeDetector(), data, tmp_path, metadata={"fingerprint": "one"})
-    assert_whole(tmp_path, data)
-
-
-def test_other_images_are_refused(tmp_path):
-    """Two data sets may number their images alike, so ids are not enough."""
-    data, other = MadeData(), MadeData(3)
-    predict(MadeDetector(), MadeData(3), tmp_path / "ids")
-    other.image_ids = np.array([1, 7, 10])
-    with pytest.raises(InputError, match="it holds image 4 of another one"):
-        predict(MadeDetector(), other, tmp_path / "ids")
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=2), data, tmp_path / "names", batch=1, metadata={"images": "test"})
-    with pytest.raises(InputError, match="with the same images, but they differ"):
-        predict(MadeDetector(), data, tmp_path / "names", metadata={"images": "dev"})
-
-
-def test_another_precision_is_refused(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=2), MadeData(), tmp_path, batch=1)
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            {"metadata": {"fingerprint": "one"}},
+            {"metadata": {"fingerprint": "two"}},
+            "was predicted with other weights",
+        ),
+        # Two data sets may number their images alike, so ids are not enough.
+        ({"metadata": {"images": "test"}}, {"metadata": {"images": "dev"}}, "was predicted with other images"),
+        ({}, {"dtype": "float32"}, "holds logits of dtype 'float16', but `dtype` is 'float32'"),
+    ],
+)
+def test_other_weights_images_and_settings_are_refused(tmp_path, first, second, message):
+    stop(tmp_path, MadeData(), **first)
     for _ in range(2):  # of a store that was stopped, and of one that is complete
-        with pytest.raises(InputError, match="to be continued with dtype 'float16', but got 'float32'"):
-            predict(MadeDetector(), MadeData(), tmp_path, dtype="float32")
-        predict(MadeDetector(), MadeData(), tmp_path)
+        with pytest.raises(InputError, match=f"{message}; use a new folder"):
+            predict(MadeDetector(), MadeData(), tmp_path, **second)
+        predict(MadeDetector(), MadeData(), tmp_path, **first)
+    assert_whole(tmp_path, MadeData())
 
 
-def test_other_classes_are_refused(tmp_path):
-    data = MadeData()
-    data.category_ids, data.class_names = np.array([4, 8, 9]), ("ant", "bee", "cow")
-    detector = MadeDetector()
-    detector.class_names = None
-    with pytest.raises(InputError, match="to have the 2 classes of the detector, but it has 3"):
-        predict(detector, data, tmp_path)
-    detector.class_names = ("cat", "cow")
-    with pytest.raises(InputError, match="share no class name: the model has cat, cow, the labels have ant, bee"):
-        predict(detector, MadeData(), tmp_path)
+def test_images_of_another_data_set_are_refused(tmp_path):
+    predict(MadeDetector(), MadeData(3), tmp_path)
+    other = MadeData(3)
+    other.image_ids = np.array([1, 7, 10])
+    with pytest.raises(InputError, match="holds image 4, which the data set does not have"):
+        predict(MadeDetector(), other, tmp_path)
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
+    more, detector, other = MadeData(), MadeDetector(), MadeDetector()
+    more.category_ids, more.class_names = np.array([4, 8, 9]), ("ant", "bee", "cow")
+    detector.class_names, other.class_names = None, ("cat", "cow")
+    for source, data, options, message in (
+        (detector, more, {}, "The detector has 2 classes without names, but the data set has 3"),
+        (other, MadeData(), {}, "share no class name: the model has cat, cow, the labels have ant, bee"),
+        (object(), MadeData(), {}, r"object has no `propose`. `logn.detector\(model\)` wraps"),
+        (MadeDetector(), MadeData(), {"batch": 0}, "Expected `batch`"),
+    ):
+        with pytest.raises(InputError, match=message):
+            predict(source, data, tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()
 
 
 def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_path):
@@ -209,8 +211,6 @@ def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_
         predict(detector, MadeData(), tmp_path / "unnamed")
     header = PredictionStore(tmp_path / "unnamed").header
     assert (header.class_names, header.category_ids) == (("ant", "bee"), (4, 8))
-    with pytest.raises(InputError, match="Expected `batch`"):
-        predict(MadeDetector(), MadeData(), tmp_path, batch=0)
 
 
 MODEL = """
@@ -224,52 +224,37 @@ def make():
 """
 
 
-def write_images(folder):
-    """Three images with noise, and annotations without boxes."""
+def test_paths_of_a_model_and_of_annotations(tmp_path, capsys):
+    """In Python and on the command line: three images, then none, then images of another data set; a folder is none."""
+    pytest.importorskip("torchvision")
     images = [{"id": number, "file_name": f"{number}.png", "height": 40, "width": 50} for number in (3, 1, 2)]
     for image in images:
         noise = np.random.default_rng(image["id"]).integers(0, 255, (40, 50, 3))
-        Image.fromarray(noise.astype(np.uint8)).save(folder / image["file_name"])
+        Image.fromarray(noise.astype(np.uint8)).save(tmp_path / image["file_name"])
     content = {"images": images, "categories": [{"id": 4, "name": "ant"}, {"id": 8, "name": "bee"}], "annotations": []}
-    (folder / "test.json").write_text(json.dumps(content))
+    (tmp_path / "test.json").write_text(json.dumps(content))
     others = [{**image, "file_name": f"other/{image['file_name']}"} for image in images]
-    (folder / "dev.json").write_text(json.dumps({**content, "images": others}))
-
-
-def test_paths_of_a_model_and_of_annotations(tmp_path):
-    """On the command line and in Python: three images, then none, then images of another data set."""
-    pytest.importorskip("torchvision")
-    write_images(tmp_path)
+    (tmp_path / "dev.json").write_text(json.dumps({**content, "images": others}))
     (tmp_path / "model.py").write_text(MODEL)
     model, store = f"{tmp_path / 'model.py'}:make", tmp_path / "store"
     for expected in (3, 0):
         assert predict(model, tmp_path / "test.json", store) == expected
     header = PredictionStore(store).header
     assert (header.class_names, header.class_boxes) == (("ant", "bee"), False)
-    with pytest.raises(InputError, match="with the same images"):
+    with pytest.raises(InputError, match="with other images"):
         predict(model, tmp_path / "dev.json", store)
 
+    def run(data):
+        code = execute(["predict", model, "-d", str(tmp_path / data), "-o", str(tmp_path / "again"), "--json"])
+        return code, json.loads(capsys.readouterr().out)
 
-def test_command_line(tmp_path, capsys):
-    pytest.importorskip("torchvision")
-    write_images(tmp_path)
-    (tmp_path / "model.py").write_text(MODEL)
-    arguments = [
-        "predict",
-        f"{tmp_path / 'model.py'}:make",
-        "-d",
-        str(tmp_path),
-        "-o",
-        str(tmp_path / "store"),
-        "--json",
-    ]
     for expected in (3, 0):
-        assert execute(arguments) == 0
-        result = json.loads(capsys.readouterr().out)
-        assert (result["images"], result["of"], result["run_now"]) == (3, 3, expected)
-    arguments[3] = str(tmp_path / "dev.json")
-    assert execute(arguments) == 2
-    assert "with the same images" in json.loads(capsys.readouterr().out)["error"]
+        code, result = run("test.json")
+        assert (code, result["images"], result["of"], result["run_now"]) == (0, 3, 3, expected)
+    code, result = run("dev.json")
+    assert (code, "with other images" in result["error"]) == (2, True)
+    code, result = run("")
+    assert (code, "a JSON file" in result["error"]) == (2, True)
 
 
 def test_boxes_of_the_top_classes(tmp_path):
@@ -285,11 +270,5 @@ def test_boxes_of_the_top_classes(tmp_path):
         predict(ManyClasses(), data, tmp_path, boxes_per_proposal=1)
     assert PredictionStore(tmp_path)[3].boxes.shape[1:] == (1, 4)
     assert predict(ManyClasses(), data, tmp_path, boxes_per_proposal=1) == 0
-    with pytest.raises(InputError, match=r"Expected `boxes_per_proposal` to be 1, as in .* but got None"):
+    with pytest.raises(InputError, match=r"has 1 as `boxes_per_proposal`, but got None"):
         predict(ManyClasses(), data, tmp_path)
-
-
-def test_a_model_that_only_detects_is_told_how_to_be_wrapped(tmp_path):
-    with pytest.raises(InputError, match=r"to have `propose`, but object has none; `logn.detector\(model\)`"):
-        predict(object(), MadeData(), tmp_path / "store")
-    assert not (tmp_path / "store").exists()

@@ -50,28 +50,23 @@ print(logn.predict(Detector(), Data(), folder, batch=1))
 """
 
 
-def run(tmp_path, folder, count, ranks, victim="none"):
+def run(folder, count, ranks, victim="none"):
     """What each process has run; None of one that was killed."""
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(folder), str(count), victim],
-            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranked = [os.environ | {"RANK": str(rank), "WORLD_SIZE": str(ranks)} for rank in range(ranks)]
+    words = [sys.executable, "-c", WORKER, str(folder), str(count), victim]
+    processes = [subprocess.Popen(words, env=environment | {"OMP_NUM_THREADS": "1"}, **pipes) for environment in ranked]
     said = [process.communicate() for process in processes]
     for process, (_, errors) in zip(processes, said, strict=True):
         assert process.returncode in (0, -signal.SIGKILL), errors
     return [int(out) if process.returncode == 0 else None for process, (out, _) in zip(processes, said, strict=True)]
 
 
-def assert_same(found, expected):
+def assert_complete(folder, expected):
+    found = PredictionStore(folder)
     found.verify()
+    assert found.is_complete
+    assert found.missing(expected.image_ids).tolist() == []
     np.testing.assert_array_equal(found.image_ids, expected.image_ids)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours.logits, theirs.logits)
@@ -83,30 +78,24 @@ def one_process(tmp_path_factory):
     """The stores of one process, by the number of images."""
     folder = tmp_path_factory.mktemp("alone")
     for count in (2, 7):
-        assert run(folder, folder / str(count), count, 1) == [count]
+        assert run(folder / str(count), count, 1) == [count]
     return {count: PredictionStore(folder / str(count)) for count in (2, 7)}
 
 
 @pytest.mark.parametrize(("count", "shares"), [(7, [3, 2, 2]), (2, [1, 1, 0])], ids=["uneven", "one with nothing"])
 def test_processes_with_uneven_and_empty_shares(tmp_path, one_process, count, shares):
-    assert run(tmp_path, tmp_path / "store", count, 3) == shares
-    store = PredictionStore(tmp_path / "store")
-    assert store.is_complete
-    assert store.missing(np.arange(count) * 2 + 1).tolist() == []
-    assert_same(store, one_process[count])
+    assert run(tmp_path, count, 3) == shares
+    assert_complete(tmp_path, one_process[count])
 
 
 def test_a_killed_process_leaves_images_that_the_next_run_completes(tmp_path, one_process):
     ids = np.arange(7) * 2 + 1
-    assert run(tmp_path, tmp_path / "store", 7, 3, victim="1") == [3, None, 2]
-    store = PredictionStore(tmp_path / "store")
+    assert run(tmp_path, 7, 3, victim="1") == [3, None, 2]
+    store = PredictionStore(tmp_path)
     assert not store.is_complete
     # It had images 1 and 4 of 0 to 6; what it said of the first may not have reached the disk before it died.
     missing = store.missing(ids).tolist()
     assert 9 in missing
     assert set(missing) <= {3, 9}
-    assert sum(run(tmp_path, tmp_path / "store", 7, 2)) == len(missing)
-    completed = PredictionStore(tmp_path / "store")
-    assert completed.is_complete
-    assert completed.missing(ids).tolist() == []
-    assert_same(completed, one_process[7])
+    assert sum(run(tmp_path, 7, 2)) == len(missing)
+    assert_complete(tmp_path, one_process[7])

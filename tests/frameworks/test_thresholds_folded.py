@@ -1,6 +1,8 @@
 """One threshold on a folded model decides as thresholds per class do on the plain one, on all rows."""
 
+import runpy
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,27 +35,14 @@ def retinanet():
 
 
 def conditional_detr():
-    hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
-    backbone = hf.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1] * 4, layer_type="basic", out_features=["stage4"]
-    )
-    small = {f"{part}_{what}": 16 for part in ("encoder", "decoder") for what in ("ffn_dim",)}
-    config = hf.ConditionalDetrConfig(
-        backbone_config=backbone,
-        backbone=None,
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        num_queries=50,
-        id2label=dict(enumerate(NAMES)),
-        label2id={name: place for place, name in enumerate(NAMES)},
-        **small,
-    )
-    return hf.ConditionalDetrForObjectDetection(config).eval(), PIXELS
+    pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
+    small = runpy.run_path(str(Path(__file__).with_name("test_transformers.py")))
+    model = small["build"]("ConditionalDetr", **small["detr"]("stage4", num_queries=50)).eval()
+    model.config.id2label = dict(enumerate(NAMES))
+    for path, parameter in model.named_parameters():
+        if "query" in path and path.endswith("embeddings.weight"):  # else all queries give the same logits
+            torch.nn.init.normal_(parameter, std=3)
+    return model, PIXELS
 
 
 SIGMOIDS = {
@@ -177,23 +166,15 @@ def test_with_an_objectness_the_scores_are_scaled_exactly(tmp_path):
 
 
 class TestModelFiles:
-    thresholds = (0.6, 0.3, 0.1, 0.3, 0.3)
-
-    @property
-    def given(self):
-        return {"car": 0.6, "bus": 0.1, "default": 0.3}
+    thresholds, given = np.array([0.6, 0.3, 0.1, 0.3, 0.3]), {"car": 0.6, "bus": 0.1, "default": 0.3}
+    odds = np.log(thresholds / (1 - thresholds))
 
     @pytest.fixture
-    def ultralytics_file(self, tmp_path, spread):
-        """A `.pt` file as Ultralytics' trainer writes it: in half precision."""
-
+    def file(self, spread, ultralytics_file):
         def save(name):
             model, _ = SIGMOIDS[name]()
             spread(model, locate_logits(model))
-            model.names = dict(enumerate(NAMES))
-            content = {"epoch": -1, "ema": model.half(), "model": None, "train_args": {"imgsz": 64}}
-            torch.save(content, tmp_path / "best.pt")
-            return tmp_path / "best.pt"
+            return ultralytics_file(model, NAMES)
 
         return save
 
@@ -206,20 +187,19 @@ class TestModelFiles:
         return logits_of(model, locate_logits(model), PIXELS)
 
     @pytest.mark.parametrize("name", ["YOLOv5u", "YOLOv8", "YOLO11", "RT-DETR"])
-    def test_an_ultralytics_file_takes_thresholds(self, name, ultralytics_file, tmp_path):
-        source, out = ultralytics_file(name), tmp_path / "out.pt"
+    def test_an_ultralytics_file_takes_thresholds(self, name, file, tmp_path):
+        source, out = file(name), tmp_path / "out.pt"
         done = fold_thresholds(source, self.given, out, at=AT, trust=True)
         assert done.points.class_names == NAMES
         before, after = self.logits(source), self.logits(out)
-        shifts = np.log(AT / (1 - AT)) - np.log(np.array(self.thresholds) / (1 - np.array(self.thresholds)))
+        shifts = np.log(AT / (1 - AT)) - self.odds
         np.testing.assert_allclose(after, before + shifts, atol=2e-3)  # of weights in half precision
-        odds = np.log(np.array(self.thresholds) / (1 - np.array(self.thresholds)))
-        clear = np.abs(before - odds) > 5e-3
+        clear = np.abs(before - self.odds) > 5e-3
         np.testing.assert_array_equal(kept(after, AT)[clear], kept(before, self.thresholds)[clear])
         with pytest.raises(logn.InputError, match="holds a correction already"):
             fold_thresholds(out, self.given, tmp_path / "again.pt", trust=True)
         assert not (tmp_path / "again.pt").exists()
-        with pytest.raises(logn.InputError, match="which is a pickle"):
+        with pytest.raises(logn.InputError, match="is a pickle"):
             fold_thresholds(source, self.given, tmp_path / "again.pt")
 
     def test_a_hugging_face_folder_takes_thresholds(self, tmp_path, spread):
@@ -235,9 +215,9 @@ class TestModelFiles:
         before, after = (logits_of(network, layer, PIXELS) for network in (model, again))
         np.testing.assert_array_equal(kept(after, AT), kept(before, self.thresholds))
 
-    def test_correction_and_thresholds_go_into_one_file(self, ultralytics_file, tmp_path):
-        source, out = ultralytics_file("YOLO11"), tmp_path / "out.pt"
-        data = labelled_by(logn.detector(source, trust=True), tmp_path)
+    def test_correction_and_thresholds_go_into_one_file(self, file, tmp_path, yolo_folder):
+        source, out = file("YOLO11"), tmp_path / "out.pt"
+        data = labelled_by(logn.detector(source, trust=True), tmp_path, yolo_folder)
         options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", "trust": True}
         done, chosen = correct_with_thresholds(source, tmp_path / "images" / "val", out, "f1", at=AT, **options)
         assert done.output == out
@@ -251,46 +231,34 @@ class TestModelFiles:
         before, after = self.logits(source), self.logits(out)
         np.testing.assert_allclose(after, affine(before), atol=1e-2, rtol=1e-2)
 
-    def test_given_thresholds_apply_to_corrected_scores(self, ultralytics_file, tmp_path):
-        source, out = ultralytics_file("YOLO11"), tmp_path / "out.pt"
+    def test_given_thresholds_apply_to_corrected_scores(self, file, tmp_path):
+        source, out = file("YOLO11"), tmp_path / "out.pt"
         images = [lambda: np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)] * 2
         options = {"at": AT, "method": "p2p:strength=0.5", "trust": True}
         correct_with_thresholds(source, images, out, self.given, **options)
         plain = logn.correct(source, images, tmp_path / "plain.pt", **options).maps[0]
         corrected, after = plain(self.logits(source)), self.logits(out)
-        odds = np.log(np.array(self.thresholds) / (1 - np.array(self.thresholds)))
-        clear = np.abs(corrected - odds) > 2e-2
+        clear = np.abs(corrected - self.odds) > 2e-2
         np.testing.assert_array_equal(kept(after, AT)[clear], kept(corrected, self.thresholds)[clear])
 
 
-def labelled_by(detector, folder, count=12):
+def labelled_by(detector, folder, yolo_folder):
     """A data.yaml of random pictures, whose labels are some of the model's own detections: thresholds have a task."""
-    from PIL import Image
-
     rng = np.random.default_rng(0)
-    for part in ("images", "labels"):
-        (folder / part / "val").mkdir(parents=True)
-    for number in range(count):
-        pixels = rng.integers(0, 256, (64, 96, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "images" / "val" / f"{number}.png")
-        (proposals,) = detector.propose([torch.from_numpy(pixels).permute(2, 0, 1).float() / 255])
+
+    def labels_of(number, image):
+        (proposals,) = detector.propose([torch.from_numpy(image).permute(2, 0, 1).float() / 255])
         labels = proposals.logits[:, -CLASSES:].argmax(axis=1)  # a background stands first
         boxes = proposals.boxes if proposals.boxes.ndim == 2 else proposals.boxes[np.arange(len(labels)), labels]
         boxes = np.clip(boxes, 0, [96, 64, 96, 64])
         inside = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] > 4).all(axis=1))
-        lines = []
-        for place in rng.choice(inside, min(6, len(inside)), replace=False):
-            left, top, right, bottom = boxes[place] / [96, 64, 96, 64]
-            centre, size = f"{(left + right) / 2} {(top + bottom) / 2}", f"{right - left} {bottom - top}"
-            lines.append(f"{labels[place]} {centre} {size}\n")
-        (folder / "labels" / "val" / f"{number}.txt").write_text("".join(dict.fromkeys(lines)))
-    names = "".join(f"  {place}: {name}\n" for place, name in enumerate(NAMES))
-    data = folder / "data.yaml"
-    data.write_text(f"path: {folder}\ntrain: images/val\nval: images/val\nnames:\n{names}")
-    return data
+        chosen = rng.choice(inside, min(6, len(inside)), replace=False)
+        return labels[chosen], boxes[chosen]
+
+    return yolo_folder(folder, NAMES, rng.integers(0, 256, (12, 64, 96, 3), dtype=np.uint8), labels_of)
 
 
-def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread):
+def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread, yolo_folder):
     """A Faster R-CNN: thresholds are chosen on its predictions, and the share of detections that stay is measured."""
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
@@ -298,7 +266,7 @@ def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread):
     model = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(**options).eval()
     spread(model, locate_logits(model))
     detector = logn.detector(model, class_names=NAMES)
-    data = labelled_by(detector, tmp_path)
+    data = labelled_by(detector, tmp_path, yolo_folder)
     logn.predict(detector, f"{data}:val", tmp_path / "store")
     points = logn.operating_points(tmp_path / "store", f"{data}:val", num_bootstrap=20, allow_missing_classes=True)
     assert points.activation == "softmax"

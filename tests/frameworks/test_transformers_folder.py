@@ -1,9 +1,9 @@
-"""Folders in the form of save_pretrained: read without a network and without pickles, written in one step."""
+"""Folders in the form of save_pretrained: read without network or pickles, written in one step; their page."""
 
 from __future__ import annotations
 
 import json
-import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,20 +12,21 @@ import torch
 from logn.deploy.fold import fold
 from logn.deploy.transformers_folder import is_transformers_folder, read_transformers, write_transformers
 from logn.errors import InputError
+from logn.evaluate.store.store import PredictionStore
 from logn.logits.locate import locate_logits
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 
+NAMES = ("cup", "fork", "bed", "cat", "dog")
+
 
 @pytest.fixture
 def saved(models_of, spread, tmp_path):
-    def save(name="rt_detr_v2", processor=True):
-        folder = tmp_path / "model"
-        model = models_of("test_transformers_models.py")["make"](name, spread)
-        model.config.id2label = {0: "cup", 1: "fork", 2: "bed", 3: "cat", 4: "dog"}
+    def save(name="rt_detr_v2", folder=tmp_path / "model"):
+        model = models_of("test_transformers.py")["make"](name, spread)
+        model.config.id2label = dict(enumerate(NAMES))
         model.save_pretrained(folder)
-        if processor:
-            hf.RTDetrImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
+        hf.RTDetrImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
         return model, folder
 
     return save
@@ -38,15 +39,14 @@ def logits_of(model):
 
 
 @pytest.mark.parametrize("name", ["rt_detr_v2", "deformable_detr_two_stage"])
+@pytest.mark.filterwarnings("ignore:.* was tied to")
 def test_a_folded_model_that_is_written_and_read_again_gives_the_mapped_logits(name, saved, class_map, tmp_path):
     original, folder = saved(name)
     model, processor = read_transformers(folder)
     plain = logits_of(model)
     np.testing.assert_array_equal(plain, logits_of(original))
     affine = class_map(5)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* was tied to ")
-        fold(model, locate_logits(model), affine)
+    fold(model, locate_logits(model), affine)
     (folder / "LICENSE").write_text("as it was")
     (folder / "training_state.txt").write_text("not of the new model")
     out = write_transformers(model, processor, tmp_path / "corrected", source=folder)
@@ -70,60 +70,60 @@ def test_nothing_is_left_where_writing_fails(saved, tmp_path):
     with pytest.raises(OSError, match=r"no room"):
         write_transformers(model, Unwilling(), tmp_path / "corrected")
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
-    with pytest.raises(InputError, match=r"`.*model` not to exist, but it does; give a new folder"):
-        write_transformers(model, Unwilling(), tmp_path / "model")
-    with pytest.raises(InputError, match=r"folder of `.*` to exist, but `.*nowhere` does not"):
-        write_transformers(model, Unwilling(), tmp_path / "nowhere" / "corrected")
+    for target, message in (
+        ("model", r"`.*model` not to exist, but it does; give a new folder"),
+        ("nowhere/corrected", r"folder of `.*` to exist, but `.*nowhere` does not"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write_transformers(model, Unwilling(), tmp_path / target)
 
 
-def test_what_lacks_a_file_is_refused(saved, tmp_path):
-    _, folder = saved(processor=False)
-    with pytest.raises(InputError, match=r"hold `preprocessor_config.json`, .*processor.save_pretrained\(folder\)\.$"):
-        read_transformers(folder)
-    with pytest.raises(InputError, match=r"to be a folder in the form of save_pretrained, but there is none"):
-        read_transformers(tmp_path / "none")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"`.*empty` to hold `config.json`"):
-        read_transformers(tmp_path / "empty")
+def configured(**changes):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+    return change
+
+
+UNREADABLE = {
+    r"hold `preprocessor_config.json`, .*processor.save_pretrained\(folder\)\.$": lambda folder: (
+        folder / "preprocessor_config.json"
+    ).unlink(),
+    "to be a folder in the form of save_pretrained, but there is none": lambda folder: folder.rename("gone"),
+    r"`.*model` to hold `config.json`": lambda folder: (folder / "config.json").unlink(),
+    r"weights as safetensors, but got weights as a pickle only \(`pytorch_model": lambda folder: (
+        folder / "model.safetensors"
+    ).rename(folder / "pytorch_model.bin"),
+    # The same layers under another class: an Auto class would load them, with weights drawn at random.
+    r"hold every weight of RTDetrForObjectDetection, but it lacks `": configured(
+        architectures=["RTDetrForObjectDetection"], model_type="rt_detr", decoder_layers=5
+    ),
+    "to name a model of transformers under `architectures`, but got 'NoSuch": configured(architectures=["NoSuchModel"]),
+    "to name a model of transformers under `architectures`, but got None": configured(architectures=None),
+    "to hold a model of transformers, but it cannot be read: ": configured(model_type="no_such_type"),
+    r"`.*model` to hold a model of transformers, but it cannot be read: ": lambda folder: (
+        folder / "model.safetensors"
+    ).write_bytes(b"no weights"),
+}
+
+
+@pytest.mark.parametrize("message", UNREADABLE)
+def test_what_cannot_be_read_is_refused(message, saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, folder = saved()
     assert is_transformers_folder(folder)
-    assert not is_transformers_folder(tmp_path / "empty")
-
-
-def test_pickles_are_never_opened(saved):
-    _, folder = saved()
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"weights as safetensors, but got weights as a pickle only \(`pytorch_model"):
+    UNREADABLE[message](folder)
+    assert is_transformers_folder(folder) == (folder / "config.json").exists()
+    with pytest.raises(InputError, match=message):
         read_transformers(folder)
 
 
-def test_weights_that_are_missing_are_not_drawn_at_random(saved):
-    _, folder = saved()
-    config = json.loads((folder / "config.json").read_text())
-    # The same layers under another class: an Auto class would load them without a word.
-    config["architectures"] = ["RTDetrForObjectDetection"]
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "rt_detr", "decoder_layers": 5}))
-    with pytest.raises(InputError, match=r"hold every weight of RTDetrForObjectDetection, but it lacks `"):
-        read_transformers(folder)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"architectures": ["NoSuchModel"]}, "to name a model of transformers under `architectures`, but got 'NoSuch"),
-        ({"architectures": None}, "to name a model of transformers under `architectures`, but got None"),
-        ({"model_type": "no_such_type"}, "to hold a model of transformers, but it cannot be read: "),
-    ],
-)
-def test_configurations_that_name_no_model_are_refused(saved, change, said):
-    _, folder = saved()
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **change}))
-    with pytest.raises(InputError, match=said):
-        read_transformers(folder)
-
-
-def test_a_broken_file_of_weights_is_one_sentence(saved):
-    _, folder = saved()
-    (folder / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(InputError, match=r"`.*model` to hold a model of transformers, but it cannot be read: "):
-        read_transformers(folder)
+def test_the_commands_of_the_page(run_page, saved):
+    run = run_page(NAMES)
+    saved("d_fine", Path("detector"))
+    assert run("huggingface.md", "correct", "predict") == ["correct", "predict", "compare", "report"]
+    store = PredictionStore("predictions")
+    assert (len(store), store.header.class_names, store.header.objectness) == (4, NAMES, True)
+    assert store.header.postprocessing.objectness == "added"
+    assert Path("comparison/report.html").is_file()

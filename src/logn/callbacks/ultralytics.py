@@ -50,7 +50,7 @@ class LogNCallback:
     def _correct(self, trainer: Any) -> None:
         best = Path(trainer.best)
         if not best.is_file():
-            raise InputError(f"Expected the training to leave `{best}`, but it did not.")
+            raise InputError(f"The training left no `{best}`.")
         output = best.with_name(f"{best.stem}-corrected{best.suffix}")
         if trainer.args.exist_ok:  # `best.pt` of an earlier run was replaced, too
             for stale in (output, *best.parent.glob(f"{output.stem}.*.safetensors")):
@@ -86,6 +86,6 @@ def training_images(trainer: Any) -> list[Path]:
     if hasattr(dataset, "samples"):  # of a classifier
         return [Path(sample[0]) for sample in dataset.samples]
     raise InputError(
-        f"Expected a training set that lists its image files (`im_files`), but {type(dataset).__name__} does not; "
-        "correct the best checkpoint with logn.correct."
+        f"{type(dataset).__name__} does not list its image files (`im_files`); correct the best checkpoint with "
+        "logn.correct."
     )

@@ -159,7 +159,7 @@ def test_a_detector(cluster, pictures, tmp_path):
         ([{"photo": b""}], make_model, {}, r"has the columns photo, none of which is image, .*: name the column of"),
         ([{"photo": b""}], make_model, {"image_column": "photo"}, r"no image that can be read\. .*`an image of"),
         ([{"path": "a.png"}], 3, {}, "`make_model` to be a function that makes the model on each worker, but got int"),
-        ([{"path": "a.png"}], lambda: 3, {}, "Expected `int` to return a torch module, but got int"),
+        ([{"path": "a.png"}], lambda: 3, {}, "`int` gives int where a torch module is needed"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(cluster, rows, make, options, message):

@@ -49,7 +49,7 @@ def predict(
     from logn.evaluate.store.predict import predict as run
     from logn.labels.dataset import DetectionDataset
 
-    dataset = DetectionDataset(_annotations(data), images)
+    dataset = DetectionDataset(with_split(data, "val"), images)
     hints = {"background": options.background_index(background), "activation": activation, "tensor": tensor or None}
     detector = _open(model, like, options.parse_size(size), class_names, hints, trust=trust, device=device)
     match = match_detector(detector, dataset.class_names)
@@ -100,17 +100,6 @@ def _open(
     chosen = choose_device(device)
     own = chosen.type == "cuda" and ":" not in device
     return move_to(opened, f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else str(chosen))
-
-
-def _annotations(data: Path) -> Path:
-    if (data / "test.json").is_file():
-        return data / "test.json"
-    labels = find_labels(data)
-    if labels.path.is_dir() and labels.form == "json":
-        raise InputError(
-            f"`{data}` is a folder without `test.json`, `data.yaml` or Pascal VOC folders: pass the annotation file."
-        )
-    return labels.path if labels.form == "json" else with_split(data, "val")
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:

@@ -92,7 +92,7 @@ class ImageFiles:
         """The files; functions are refused."""
         paths = [item for item in self.items if isinstance(item, Path)]
         if len(paths) < len(self.items):
-            raise InputError("Expected `images` to be files for an ONNX model, but got functions.")
+            raise InputError("An ONNX model reads image files, but `images` holds functions. Pass the files.")
         return paths
 
     def first(self, count: int) -> ImageFiles:
@@ -104,7 +104,7 @@ class ImageFiles:
         left_out = list(self.unreadable)
         if left_out and len(left_out) == len(self.items):
             reason = self.unreadable[left_out[0]]
-            raise InputError(f"Expected images that can be read, but none of {len(left_out):,} can: {reason}")
+            raise InputError(f"None of the {len(left_out):,} images can be read: {reason}")
         if left_out:
             named = ", ".join(f"`{path}`" for path in left_out[:3]) + (", …" if len(left_out) > 3 else "")
             warnings.warn(
@@ -184,9 +184,8 @@ class TorchModel:
             file = beside(model, what, stage, in_folder=model.is_dir())
             if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
                 raise InputError(
-                    f"Expected a model that is not corrected yet, but `{self.name}` holds a correction already; use "
-                    f"the model as it is, or correct the one that it was made from (`{file}` is of other weights: "
-                    "delete it if the model was trained anew)."
+                    f"`{self.name}` holds a correction already; use it as it is, or correct the model that it was made "
+                    f"from. If it was trained anew, delete `{file}`, which belongs to other weights."
                 )
 
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
@@ -201,7 +200,7 @@ class TorchModel:
         images.finish()
         for moments in stages:
             if not moments.count.any():
-                raise InputError(f"Expected logits to come through `{moments.metadata.layer}`, but none came.")
+                raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
         return stages
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
@@ -263,8 +262,8 @@ class ProposalModel:
     def check(self) -> None:
         """Refuse: there is no layer to correct."""
         raise InputError(
-            f"Expected `{self.name}` to return a torch model to correct, but got {type(self.source).__name__}, which "
-            "has none as `model`; `logn collect` and `logn fit` give the correction of its logits."
+            f"`{self.name}` gives {type(self.source).__name__}, which has no torch model to correct. `logn collect` "
+            "and `logn fit` give the correction of its logits."
         )
 
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
@@ -278,7 +277,7 @@ class ProposalModel:
             progress(len(part))
         images.finish()
         if moments is None:
-            raise InputError(f"Expected `{self.name}` to propose boxes, but it gave none.")
+            raise InputError(f"`{self.name}` proposed no boxes on these images; use others.")
         return (moments,)
 
     def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:

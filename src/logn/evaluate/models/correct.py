@@ -277,11 +277,15 @@ def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold:
         with _quiet():
             return tuple(fit(method, part, **options) for part in moments)
     if len(moments) > 1:
-        raise InputError(f"Expected a model with one set of class logits for a given map, but it has {len(moments)}.")
+        raise InputError(
+            f"The model has {len(moments)} sets of class logits, but a given map fits one; pass the name of a method, "
+            "which is fitted to each set."
+        )
     columns = moments[0].num_columns
     if method.num_columns != columns:
         raise InputError(
-            f"Expected a map of {columns} columns, as the model has them, but got one of {method.num_columns}."
+            f"The map has {method.num_columns} columns, but the model has {columns}; fit it to statistics of this "
+            "model."
         )
     return (method,)
 
@@ -297,23 +301,23 @@ def _quiet() -> Iterator[None]:
 def _check_target(model: Any, target: Path, *, overwrite: bool) -> None:
     source = Path(model) if isinstance(model, str | os.PathLike) else None
     if source is not None and source.exists() and target.exists() and target.samefile(source):
-        raise InputError(f"Expected `output` to be another file than the model, but both are `{target}`.")
+        raise InputError(f"`output` is the model itself, `{target}`; choose another name.")
     more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
     if target.suffix.lower() == ".onnx":
         more.append(target.with_name(f"{target.name}.data"))  # weights in external data
     check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
-        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
+        raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
     if not os.access(parent, os.W_OK):
-        raise InputError(f"Expected the folder `{parent}` to be writable, but it is not.")
+        raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
 
 
 def _check_suffix(name: str, target: Path, suffix: str) -> None:
     if suffix and target.suffix.lower() != suffix:
-        raise InputError(f"Expected `output` to end in {suffix}, as what is made of `{name}` does, but got `{target}`.")
+        raise InputError(f"`output` is `{target}`, but what is made of `{name}` ends in {suffix}; rename it.")
     if not suffix and target.suffix.lower() in (".onnx", ".pt", ".pth", ".safetensors"):
-        raise InputError(f"Expected `output` to be a folder, as `{name}` is one, but got `{target}`.")
+        raise InputError(f"`output` is `{target}`, but what is made of the folder `{name}` is a folder; rename it.")
 
 
 @contextmanager

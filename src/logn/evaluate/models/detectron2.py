@@ -51,13 +51,13 @@ class Detectron2Detector:
             raise InputError(f"Expected `model` to be a detector of Detectron2, but got {type(model).__name__}.")
         if layer.stages:
             raise InputError(
-                "Expected `model` to have one class layer, but a cascade of Detectron2 averages the probabilities of "
-                "its stages, which no logits of a proposal can hold; correct it and measure it by Detectron2 itself."
+                "A cascade of Detectron2 averages the probabilities of its stages, which no logits of a proposal can "
+                "hold. Correct it, and measure it by Detectron2 itself."
             )
         if self._augmentation is None:
             raise InputError(
-                "Expected `augmentation`, which resizes images, or a `DefaultPredictor`, but got a model alone; "
-                "detectron2.data.transforms.ResizeShortestEdge([800, 800], 1333) is the default of Detectron2."
+                "A model of Detectron2 does not say how its images are resized. Pass its `DefaultPredictor`, or "
+                "`augmentation`: detectron2.data.transforms.ResizeShortestEdge([800, 800], 1333) is the default there."
             )
         self._colours = _colours(input_format, model, network)
         self._torch, self.model, self.logit_layer = torch, network.eval(), layer
@@ -105,7 +105,7 @@ class Detectron2Detector:
         predictor = self.model.roi_heads.box_predictor
         given = run_until(predictor, "inference", run)
         if given is None:
-            raise InputError(f"Expected {type(predictor).__name__} to be given proposals, but it was not.")
+            raise InputError(f"The model never calls `inference` of {type(predictor).__name__}: no logits to read.")
         logits = given["predictions"][0]
         (boxes,) = predictor.predict_boxes(given["predictions"], given["proposals"])
         boxes = boxes.reshape(len(logits), -1, 4) if boxes.shape[1] > 4 else boxes
@@ -123,7 +123,7 @@ class Detectron2Detector:
         torch, model = self._torch, self.model
         given = run_until(model, "forward_inference", run)
         if given is None:
-            raise InputError(f"Expected {type(model).__name__} to decode its anchors, but it did not.")
+            raise InputError(f"{type(model).__name__} never calls its `forward_inference`: no logits to read.")
         widths = (self.num_classes, 4, 1)
         predicted = [
             [_rows(level, width) for level in levels]

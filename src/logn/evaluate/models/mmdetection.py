@@ -88,7 +88,8 @@ class _Reader:
     def read(self, run: Callable[[], object], meta: Mapping[str, Any]) -> Rows:
         given = run_until(self.owner, self.method, run, self.wanted)
         if given is None:
-            raise InputError(f"Expected {type(self.head).__name__} to decode proposals, but it got none.")
+            name = type(self.head).__name__
+            raise InputError(f"The model never calls `{self.method}` of its {name}: no logits to read.")
         return self.rows(given, meta)
 
     def wanted(self, given: dict[str, Any]) -> bool:
@@ -105,7 +106,7 @@ class _Reader:
         if nms.get("type", "nms") != "nms":
             warnings.warn(
                 f"MMDetection's `{nms['type']}` is not decoded here: boxes suppress each other by plain NMS instead, "
-                "so that results differ from the framework's.",
+                "so results differ from the framework's.",
                 LogNWarning,
                 stacklevel=5,
             )
@@ -280,8 +281,8 @@ def _composed(model: Any, pipeline: Sequence[Any] | None) -> Any:
     if pipeline is None:
         if getattr(model, "cfg", None) is None:
             raise InputError(
-                "Expected `pipeline`, the steps of the test pipeline, or a model that has its configuration as "
-                "`model.cfg`, as `mmdet.apis.init_detector` makes it, but got neither."
+                "The model does not say how its images are prepared: it has no `cfg`. Open it with "
+                "`mmdet.apis.init_detector`, or pass `pipeline`, the steps of the test pipeline."
             )
         pipeline = import_module("mmdet.utils").get_test_pipeline_cfg(model.cfg)
     steps = [dict(step) for step in pipeline]

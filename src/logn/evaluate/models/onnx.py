@@ -46,6 +46,15 @@ def preparation(like: Any, size: tuple[int, int] | None = None) -> tuple[str | N
     return None if like is None else os.fspath(like), sized
 
 
+def unprepared(path: Any) -> InputError:
+    """The error for a file that does not say how its images are prepared."""
+    presets = ", ".join(PRESETS)
+    return InputError(
+        f"`{path}` does not say how its images are prepared. Pass `like`: one of {presets}, or a JSON file with the "
+        "fields of a Preprocessing."
+    )
+
+
 class Prepared(NamedTuple):
     """An image as the model takes it, and where it came from."""
 
@@ -93,15 +102,12 @@ class OnnxDetector:
         self.preprocessing, description = settle(file, name, **given)
         preset = description.preset
         if preset is None and not given:
-            raise InputError(
-                f"Expected `like` for `{path}`, which does not say how its images are prepared: one of "
-                f"{', '.join(PRESETS)}; or a JSON file with the fields of a Preprocessing."
-            )
+            raise unprepared(path)
         specs = model_inputs(file.model)
         self._image = image_input(specs)
         require_size(file, self.preprocessing)
         if self.preprocessing.size is None:
-            raise InputError(f"Expected `size` for `{path}`, whose boxes are in pixels of its input.")
+            raise InputError(f"The boxes of `{path}` are in pixels of its input, whose size is open. Pass `size`.")
         self._size = self.preprocessing.size
         self._others = [spec for spec in specs if spec is not self._image]
         names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
@@ -160,8 +166,8 @@ class OnnxDetector:
         rows = self._boxes.rows(values)
         if len(logits) != len(part) or rows.shape[:2] != logits.shape[:2]:
             raise InputError(
-                f"Expected `{self.name}` to give as many boxes as rows of logits for each of {len(part)} images, but "
-                f"got {rows.shape[:2]} and {logits.shape[:2]}."
+                f"`{self.name}` gives {rows.shape[:2]} boxes but {logits.shape[:2]} rows of logits for {len(part)} "
+                "images; name the tensor of the class logits by `tensor`."
             )
         boxes = decode_boxes(self._boxes, rows, self._size, name=self.name)
         objectness = self._boxes.objectness_logits(rows)
@@ -182,7 +188,7 @@ class OnnxDetector:
 
 def _known(found: str | None, path: Any) -> str:
     if found is None:
-        raise InputError(f"Expected `activation` for `{path}`, whose graph ends with the logits: softmax or sigmoid.")
+        raise InputError(f"The graph of `{path}` ends with the logits. Pass `activation`: softmax or sigmoid.")
     return found
 
 

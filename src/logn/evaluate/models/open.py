@@ -27,9 +27,9 @@ from logn.evaluate.models.collect import (
     in_words,
     network_of,
 )
-from logn.evaluate.models.onnx import Like, OnnxDetector, preparation
+from logn.evaluate.models.onnx import Like, OnnxDetector, preparation, unprepared
 from logn.logits.frameworks import class_names
-from logn.logits.images import PRESETS, Preprocessing, preset_named
+from logn.logits.images import Preprocessing, preset_named
 from logn.logits.layer import LogitLayer
 from logn.logits.onnx.file import engine_file
 from logn.logits.proposals import ProposingDetector
@@ -43,7 +43,7 @@ KNOWN = (
 )
 FRAMEWORKS = "torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2"
 FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*")
-_WEIGHTS = "weights without a model: name its folder, or a function that returns the model with them"
+_WEIGHTS = "a file of weights without a model: name its folder, or a function that returns the model with them"
 # Adapters by the modules of a model's classes: our module, the class in it.
 _ADAPTERS = (
     ("torchvision.models.detection", "torchvision", "TorchvisionDetector"),
@@ -87,7 +87,7 @@ class Hints:
         """Refuse hints that such a model has no use for."""
         for name in names:
             if getattr(self, name) is not None:
-                raise InputError(f"Expected no `{name}` for {what}.")
+                raise InputError(f"`{name}` does not apply to {what}; leave it out.")
 
     def on_layer(self, layer: LogitLayer) -> LogitLayer:
         """The layer with the user's activation, if the model does not state one; a contradiction is refused."""
@@ -95,8 +95,8 @@ class Hints:
             return layer
         if layer.activation is not None:
             raise InputError(
-                f"Expected `activation` to be {layer.activation}, which the model applies to `{layer.name}`, but got "
-                f"{self.activation}."
+                f"`activation` is {self.activation}, but the model applies {layer.activation} to `{layer.name}`; leave "
+                "`activation` out."
             )
         return replace(layer, activation=self.activation)
 
@@ -131,7 +131,8 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
         return detector(opened, **options)
     if callable(getattr(model, "propose", None)):
         if options:
-            raise InputError(f"Expected no `{next(iter(options))}` for {type(model).__name__}, which has `propose`.")
+            name = type(model).__name__
+            raise InputError(f"`{next(iter(options))}` does not apply to {name}, which has `propose`; leave it out.")
         return model  # type: ignore[no-any-return]
     for package, module, adapter in _ADAPTERS:
         if class_names(model, package):
@@ -161,7 +162,7 @@ def open_model(model: Any, hints: Hints | None = None) -> Model:
         return _open_object(model, name, hints)
     if kind == "function":
         return _open_object(call_function(name), name, hints)
-    hints.refuse(f"`{name}`, which only a function needs", "layer")
+    hints.refuse(f"`{name}`, which is not a function", "layer")
     opened: Model = _adapter(kind, "open_file")(Path(name), hints)
     return opened
 
@@ -177,16 +178,16 @@ def kind_of(name: str) -> str:
     suffix = path.suffix.lower()
     if not path.exists():
         if suffix == ".onnx" or FUNCTION.fullmatch(name) is None:
-            raise InputError(f"Expected `{name}` to be {KNOWN}, but there is no such file or folder.")
+            raise InputError(f"There is no file or folder `{name}`. A model is {KNOWN}.")
         return "function"
     if (path / "config.json").is_file():
         return "transformers"
     if path.is_file() and suffix in (".onnx", ".pt", ".pth"):
         return "onnx" if suffix == ".onnx" else "ultralytics"
-    other = "none of these"
+    other = "not a model"
     if path.is_file():
         other = engine_file(path) or (_WEIGHTS if suffix in (".safetensors", ".bin") else other)
-    raise InputError(f"Expected `{name}` to be {KNOWN}, but it is {other}.")
+    raise InputError(f"`{name}` is {other}. A model is {KNOWN}.")
 
 
 def _open_onnx(path: Path, hints: Hints) -> OnnxModel:
@@ -198,10 +199,7 @@ def _open_onnx(path: Path, hints: Hints) -> OnnxModel:
     like, fields = preparation(hints.like, hints.size)
     preprocessing, description = settle(file, like, **fields)
     if description.preset is None and not fields:
-        raise InputError(
-            f"Expected `like` for `{path}`, which does not say how its images are prepared: one of "
-            f"{', '.join(PRESETS)}; or a JSON file with the fields of a Preprocessing."
-        )
+        raise unprepared(path)
     require_size(file, preprocessing)
     source = f" ({description.source})" if description.source else ""
     producer = f", {file.model.producer_name}" if file.model.producer_name else ""
@@ -233,7 +231,7 @@ def _open_module(made: Any, name: str, hints: Hints, fields: dict[str, Any]) -> 
     from logn.logits.locate import locate_logits
 
     if not isinstance(made, torch.nn.Module):
-        raise InputError(f"Expected `{name}` to return a torch module, but got {type(made).__name__}.")
+        raise InputError(f"`{name}` gives {type(made).__name__} where a torch module is needed.")
     prepare, words = _prepare(made, name, hints)
     device = choose_device(hints.device)
     network = made.to(device).eval()
@@ -257,8 +255,8 @@ def _prepare(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], 
     """What turns an RGB image into the input of a torch model, and how to call it."""
     if hints.like is None and hints.size is None:
         raise InputError(
-            f"Expected `like` for `{name}`, since a {type(made).__name__} does not say how its images are prepared: "
-            "imagenet is for most image classifiers; or a JSON file with the fields of a Preprocessing."
+            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like`: imagenet for "
+            "most image classifiers, or a JSON file with the fields of a Preprocessing."
         )
     if callable(hints.like):
         return hints.like, "a function of yours"
@@ -311,7 +309,7 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise InputError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"Expected `device` to be there, but got {name!r} and torch finds no CUDA device.")
+        raise InputError(f"`device` is {name!r}, but torch finds no CUDA device; use cpu.")
     return device
 
 
@@ -325,21 +323,21 @@ def call_function(name: str) -> Any:
         for part in path.split("."):
             function = getattr(function, part)
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise InputError(f"Expected `{name}` to be a function that can be imported, but it cannot: {error}.") from error
+        raise InputError(f"`{name}` cannot be imported: {error}.") from error
     if not callable(function):
-        raise InputError(f"Expected `{name}` to be a function that returns a model, but got {type(function).__name__}.")
+        raise InputError(f"`{name}` is of type {type(function).__name__}; name a function that returns a model.")
     return function()
 
 
 def _module_in(file: Path) -> ModuleType:
     """Import a file by its path, under a name that no package has."""
     if not file.is_file():
-        raise InputError(f"Expected `{file}` to be a Python file, but there is none.")
+        raise InputError(f"There is no Python file `{file}`.")
     name = f"_logn_{file.stem}_{abs(hash(file.resolve()))}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, file)
         if spec is None or spec.loader is None:
-            raise InputError(f"Expected `{file}` to be a Python file that can be imported, but it cannot.")
+            raise InputError(f"`{file}` cannot be imported as a Python file.")
         sys.modules[name] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]

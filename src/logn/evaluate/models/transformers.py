@@ -90,7 +90,7 @@ class TransformersDetector:
         with self._torch.inference_mode(), _qualities(self.model) as seen:
             output = self.model(**batch)
         if "pred_boxes" not in output:
-            raise InputError(f"Expected `model` to give boxes, but {type(self.model).__name__} gives none.")
+            raise InputError(f"{type(self.model).__name__} gives no boxes; use an object detector.")
         logits, quality = seen[-1] if seen else (output["logits"], [None] * len(output["logits"]))
         return zip(output["pred_boxes"].float(), logits.float(), quality, strict=True)
 

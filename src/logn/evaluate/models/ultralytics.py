@@ -36,13 +36,13 @@ def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
         >>> open_ultralytics("best.pt", trust=False)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `trust=True` (`--trust`) for `best.pt`, which is a pickle: opening it runs
-        whatever code its author put there.
+        logn.errors.InputError: `best.pt` is a pickle: opening it runs whatever code its author put there. If you trust
+        it, pass trust=True (`--trust`).
     """
     if not trust:
         raise InputError(
-            f"Expected `trust=True` (`--trust`) for `{path}`, which is a pickle: opening it runs whatever code its "
-            "author put there."
+            f"`{path}` is a pickle: opening it runs whatever code its author put there. If you trust it, pass "
+            "trust=True (`--trust`)."
         )
     # Its import looks up hosts to find out whether there is a network, and would then report and update itself.
     os.environ.setdefault("YOLO_OFFLINE", "true")
@@ -54,12 +54,12 @@ def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
     try:
         return ultralytics.YOLO(os.fspath(path))
     except Exception as error:  # whatever its reader makes of a file that is none of its own
-        raise InputError(f"Expected `{path}` to be a model of Ultralytics, but it cannot be read: {error}") from error
+        raise InputError(f"`{path}` cannot be read as a model of Ultralytics: {error}") from error
 
 
 def open_file(file: Path, hints: Hints) -> TorchModel:
     """Open a `.pt` file, of a detector or a classifier, to correct it."""
-    hints.refuse(f"`{file}`, since Ultralytics prepares the images", "like")
+    hints.refuse(f"`{file}`, whose images Ultralytics prepares", "like")
     front = open_ultralytics(file, trust=hints.trust)
     network = front.model.to(choose_device(hints.device)).eval()
     fields: dict[str, Any] = {
@@ -232,7 +232,7 @@ def _head_of(network: Any) -> Any:
     """The head with classes of its own; None where there is none, or where its boxes are turned."""
     for _, module, names in modules_from(network, PACKAGE):
         if "OBB" in names:
-            raise InputError("Expected `model` to give upright boxes, but those of an oriented YOLO are turned.")
+            raise InputError("The boxes of an oriented YOLO are turned; only upright boxes can be stored and measured.")
         if names & {"Detect", "RTDETRDecoder"} and not names & OPEN_VOCABULARY:
             return module
     return None

@@ -163,17 +163,16 @@ def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> Cla
     lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(source, name)]
     if lacking:
         raise InputError(
-            f"Expected `detector` to have `{lacking[0]}`, but {type(source).__name__} has none; "
-            "`logn.detector(model)` wraps models of known frameworks, and docs/how-to/measure.md shows how to wrap "
-            "any other."
+            f"{type(source).__name__} has no `{lacking[0]}`. `logn.detector(model)` wraps models of known frameworks; "
+            "docs/how-to/measure.md shows how to wrap any other."
         )
     names = getattr(source, "class_names", None)
     if names is not None:
         return match_classes(names, label_names)
     if source.num_classes != len(label_names):
         raise InputError(
-            f"Expected `dataset` to have the {source.num_classes} classes of the detector, "
-            f"but it has {len(label_names)}; give its `class_names`, and classes are matched by name."
+            f"The detector has {source.num_classes} classes without names, but the data set has {len(label_names)}. "
+            "Give the detector `class_names` to match classes by name."
         )
     warn_of_position("labels", label_names)
     return match_classes(label_names, label_names)
@@ -196,33 +195,26 @@ def _images_done(
     # Checked here, since a complete store gets no writer that would notice.
     if header.dtype != dtype:
         raise InputError(
-            f"Expected `{path}` to be continued with dtype {header.dtype!r}, but got {dtype!r}; use a new folder."
+            f"`{path}` holds logits of dtype {header.dtype!r}, but `dtype` is {dtype!r}; use a new folder."
         )
     wanted = None if (boxes_per_proposal or store.num_classes) >= store.num_classes else boxes_per_proposal
     if header.class_boxes and header.boxes_per_proposal != wanted:
         raise InputError(
-            f"Expected `boxes_per_proposal` to be {header.boxes_per_proposal}, as in `{path}`, but got {wanted}; use a "
-            "new folder."
+            f"`{path}` has {header.boxes_per_proposal} as `boxes_per_proposal`, but got {wanted}; use a new folder."
         )
     for entry, what in (("fingerprint", "weights"), ("images", "images")):
         ours, theirs = metadata.get(entry), header.metadata.get(entry)
         if ours and theirs and ours != theirs:
-            raise InputError(
-                f"Expected `{path}` to be continued with the same {what}, but they differ; use a new folder."
-            )
+            raise InputError(f"`{path}` was predicted with other {what}; use a new folder.")
     strays = done - set(dataset.image_ids.tolist())
     if strays:
-        raise InputError(
-            f"Expected `{path}` to hold images of `dataset` only, but it holds image {min(strays)} of another one; "
-            "use a new folder."
-        )
+        raise InputError(f"`{path}` holds image {min(strays)}, which the data set does not have; use a new folder.")
     pictures = store.pictures
     for place in mine:
         image_id = int(dataset.image_ids[place])
         if image_id in pictures and _picture_digest(dataset, place) not in (0, pictures[image_id]):
             raise InputError(
-                f"Expected the images of `{path}` to be those that it was predicted from, but the file of image "
-                f"{image_id} has changed; use a new folder."
+                f"The file of image {image_id} has changed since `{path}` was predicted; use a new folder."
             )
     return done
 

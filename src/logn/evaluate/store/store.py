@@ -175,27 +175,30 @@ class StoreHeader:
         try:
             content = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise InputError(f"Expected `{path}` to be the header of a store, but got: {error}.") from error
+            raise InputError(f"`{path}` is not the header of a prediction store: {error}.") from error
         if not isinstance(content, dict) or content.pop("format", None) != FILE_FORMAT:
-            raise InputError(f"Expected `{path}` to say format {FILE_FORMAT!r}, but it does not.")
+            raise InputError(f"`{path}` is not the header of a prediction store: its format is not {FILE_FORMAT!r}.")
         schema = content.pop("schema", None)
         if schema != FILE_SCHEMA:
-            raise InputError(f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema}; predict again.")
+            raise InputError(f"`{path}` has schema {schema}, but this version reads {FILE_SCHEMA}; predict again.")
         try:
             if content.get("postprocessing") is not None:
                 content["postprocessing"] = Postprocessing(**content["postprocessing"])
             return cls(**content)
         except (TypeError, InputError) as error:
             reason = str(error).rstrip(".")
-            raise InputError(f"Expected `{path}` to hold a valid header, but it does not: {reason}.") from error
+            raise InputError(f"`{path}` is not the header of a prediction store: {reason}.") from error
 
 
 def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
-    """Refuse a part in `path` whose header differs from the header of the parts before it."""
+    """Refuse a part in `path` whose header, the second, differs from the first."""
     for name, value in asdict(first).items():
         other = asdict(second)[name]
         if name not in ("num_images", "metadata") and other != value:
-            raise InputError(f"Expected `{path}` to have {name} {_brief(value)}, but it has {_brief(other)}.")
+            raise InputError(
+                f"`{path}` has {name} {_brief(other)}, but the other predictions have {_brief(value)}; use a new "
+                "folder."
+            )
 
 
 def _brief(value: Any) -> str:
@@ -224,12 +227,14 @@ def _read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
     for number, record in enumerate(records):
         if zlib.crc32(record.tobytes()[:-4]) != record["record_crc"]:
             raise InputError(
-                f"Expected `{path}` to be whole, but record {number + 1} of {len(records)} is damaged; remove the "
-                f"folder `{folder}` and predict its images again."
+                f"In `{path}`, record {number + 1} of {len(records)} is damaged; remove the folder `{folder}` and "
+                "predict its images again."
             )
     ends = np.cumsum(records["rows"], dtype=np.int64)
     if not np.array_equal(ends - records["rows"], records["first_row"]):
-        raise InputError(f"Expected `{path}` to list rows that follow each other, but it does not.")
+        raise InputError(
+            f"In `{path}`, the rows do not follow each other; remove the folder `{folder}` and predict again."
+        )
     present = min(_file_size(folder / f"{name}.bin") // size for name, size in header.row_bytes.items())
     return records[: int(np.searchsorted(ends, present, side="right"))]
 
@@ -268,7 +273,7 @@ class PredictionStore:
             if (folder / HEADER_NAME).exists() or _file_size(folder / INDEX_NAME)
         ]
         if not folders:
-            raise InputError(f"Expected `{path}` to be a prediction store, but it holds no `part-00000`.")
+            raise InputError(f"`{path}` is not a prediction store: it holds no `part-00000`. `logn predict` makes one.")
         self._folders = tuple(folders)
         self._parts = [_Part(folder) for folder in folders]
         self.header = self._parts[0].header
@@ -336,8 +341,8 @@ class PredictionStore:
         if not self._is_verified[index]:
             if _checksum(arrays, self.header) != record["rows_crc"]:
                 raise InputError(
-                    f"Expected `{self.path}` to be as written, but image {record['image_id']} is damaged; remove the "
-                    "folder and predict its images again."
+                    f"In `{self.path}`, image {record['image_id']} is damaged; remove the folder and predict its "
+                    "images again."
                 )
             self._is_verified[index] = True
         return Proposals(height=int(record["height"]), width=int(record["width"]), **arrays)
@@ -430,7 +435,7 @@ def _sorted_without_repeats(records: npt.NDArray[Any], path: Path) -> npt.NDArra
     for position in repeat:
         if records[order[position]][content] != records[order[position - 1]][content]:
             raise InputError(
-                f"Expected each image of `{path}` once, but image {ids[position]} is there twice and differs."
+                f"`{path}` holds image {ids[position]} twice, with different proposals; predict into a new folder."
             )
     return np.delete(order, repeat)
 
@@ -468,7 +473,7 @@ class PredictionWriter:
 
     def _open_files(self) -> None:
         if (self._folder / HEADER_NAME).exists():
-            _check_same(StoreHeader.read(self._folder), self.header, self._folder)
+            _check_same(self.header, StoreHeader.read(self._folder), self._folder)
         else:
             self.header.write(self._folder)
         records = _read_index(self._folder, self.header)
@@ -499,7 +504,7 @@ class PredictionWriter:
         if not (isinstance(image_id, int | np.integer) and kinds.endswith(" Proposals")):
             raise InputError(f"Expected an image id (a whole number) and its Proposals, but got {kinds}.")
         if int(image_id) in self._done:
-            raise InputError(f"Expected each image once, but `{self._folder}` has image {image_id} already.")
+            raise InputError(f"`{self._folder}` has image {image_id} already; append each image once.")
         arrays = self._arrays(image_id, proposals)
         for name, file in self._files.items():
             file.write(arrays[name].tobytes())
@@ -596,5 +601,5 @@ def _lock(folder: Path) -> BinaryIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise InputError(f"Expected `{folder}` to have one writer, but another process is writing to it.") from error
+        raise InputError(f"Another process is writing to `{folder}`; wait for it, or use a new folder.") from error
     return file

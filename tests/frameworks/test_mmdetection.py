@@ -102,25 +102,24 @@ class DenseHead(nn.Module):
         return [torch.cat([score.permute(0, 2, 3, 1).reshape(-1, self.cls_out_channels) for score in scores])]
 
 
-class DETRHead(nn.Module):
-    __module__ = "mmdet.models.dense_heads.detr_head"
+class QueryHead(nn.Module):
+    """The class layer of a transformer: given a stack of layers, or called once per layer."""
 
-    def __init__(self):
+    def __init__(self, name):
         super().__init__()
         self.loss_cls = types.SimpleNamespace(use_sigmoid=False)
-        self.fc_cls, self.fc_reg = nn.Linear(FEATURES, CLASSES + 1), nn.Linear(FEATURES, 4)
+        self.add_module(name, nn.Linear(FEATURES, CLASSES + 1))
+
+
+class DETRHead(QueryHead):
+    __module__ = "mmdet.models.dense_heads.detr_head"
 
     def forward(self, queries):
         return [self.fc_cls(torch.stack([queries, queries * 2]))[-1].flatten(0, 1)]
 
 
-class Mask2FormerHead(nn.Module):
+class Mask2FormerHead(QueryHead):
     __module__ = "mmdet.models.dense_heads.mask2former_head"
-
-    def __init__(self):
-        super().__init__()
-        self.loss_cls = types.SimpleNamespace(use_sigmoid=False)
-        self.cls_embed = nn.Linear(FEATURES, CLASSES + 1)
 
     def forward(self, queries):
         return [[self.cls_embed(queries * layer) for layer in (1, 2, 3)][-1].flatten(0, 1)]
@@ -133,10 +132,9 @@ class DeformableDETRHead(nn.Module):
         super().__init__()
         self.loss_cls = types.SimpleNamespace(use_sigmoid=True)
         self.as_two_stage = as_two_stage
-        number = 4 if as_two_stage else 3
         shared = nn.Linear(FEATURES, CLASSES)
         self.cls_branches = nn.ModuleList(
-            shared if share_pred_layer else nn.Linear(FEATURES, CLASSES) for _ in range(number)
+            shared if share_pred_layer else nn.Linear(FEATURES, CLASSES) for _ in range(4 if as_two_stage else 3)
         )
 
     def forward(self, memory):
@@ -148,17 +146,40 @@ class DeformableDETRHead(nn.Module):
         return [[self.cls_branches[layer](queries + layer) for layer in range(3)][-1].flatten(0, 1)]
 
 
-def rows():
-    return torch.rand(20, FEATURES, generator=torch.Generator().manual_seed(1))
+def dense(name, **options):
+    return SingleStageDetector(DenseHead(name, **options))
 
 
-def queries():
-    return torch.rand(2, 9, FEATURES, generator=torch.Generator().manual_seed(1))
+def mask2former():
+    return SingleStageDetector(Mask2FormerHead("cls_embed"), "panoptic_head")
 
 
-def pyramid():
-    generator = torch.Generator().manual_seed(1)
-    return [torch.rand(2, FEATURES, size, size + 1, generator=generator) for size in (4, 2)]
+GENERATOR = torch.Generator().manual_seed(1)
+ROWS, QUERIES = torch.rand(20, FEATURES, generator=GENERATOR), torch.rand(2, 9, FEATURES, generator=GENERATOR)
+PYRAMID = [torch.rand(2, FEATURES, size, size + 1, generator=GENERATOR) for size in (4, 2)]
+CONVOLUTIONS = {"retina_cls": 9, **dict.fromkeys(("atss_cls", "gfl_cls", "rtm_cls", "conv_cls"), 1)}
+# model, inputs, what is known of its layer
+MODELS = {
+    "mask_rcnn": (TwoStageDetector, ROWS, {"path": "roi_head.bbox_head.fc_cls", "population": "test proposals"}),
+    "cascade": (lambda: TwoStageDetector(stages=3), ROWS, {"stages": True}),
+    **{
+        name: (lambda name=name: dense(name, anchors=CONVOLUTIONS[name]), PYRAMID, {"path": f"bbox_head.{name}"})
+        for name in CONVOLUTIONS
+    },
+    "levels": (lambda: dense("multi_level_conv_cls", anchors=1, levels=2), PYRAMID, {}),
+    "ssd": (lambda: dense("cls_convs", anchors=4, levels=2, use_sigmoid=False), PYRAMID, {}),
+    "detr": (
+        lambda: SingleStageDetector(DETRHead("fc_cls")),
+        QUERIES,
+        {"path": "bbox_head.fc_cls", "final_only": "slice"},
+    ),
+    "mask2former": (mask2former, QUERIES, {"path": "panoptic_head.cls_embed", "final_only": "call"}),
+}
+PATHS = {
+    "cascade": tuple(f"roi_head.bbox_head.{stage}.fc_cls" for stage in range(3)),
+    "levels": tuple(f"bbox_head.multi_level_conv_cls.{level}.1" for level in range(2)),
+    "ssd": tuple(f"bbox_head.cls_convs.{level}.1" for level in range(2)),
+}
 
 
 def make(model, spread):
@@ -167,36 +188,34 @@ def make(model, spread):
     return model
 
 
-def test_mask_rcnn(agreement, spread):
-    layer, _ = agreement(make(TwoStageDetector(), spread), lambda model: model(rows()))
-    assert layer.path == "roi_head.bbox_head.fc_cls"
-    assert (layer.background, layer.activation, layer.population) == (-1, "softmax", "test proposals")
-
-
-def test_cascade_has_statistics_per_stage(agreement, spread):
-    layer, _ = agreement(make(TwoStageDetector(stages=3), spread), lambda model: model(rows()))
-    assert layer.paths == tuple(f"roi_head.bbox_head.{stage}.fc_cls" for stage in range(3))
-    assert layer.stages is True
+@pytest.mark.parametrize("name", MODELS)
+def test_recorded_attached_and_folded_agree_with_the_model(name, agreement, spread):
+    build, inputs, known = MODELS[name]
+    layer, _ = agreement(make(build(), spread), lambda model: model(inputs))
+    is_sigmoid = name in (*CONVOLUTIONS, "levels")
+    assert (layer.background, layer.activation) == ((None, "sigmoid") if is_sigmoid else (-1, "softmax"))
+    assert layer.class_axis == (1 if inputs is PYRAMID else -1)
+    assert layer.anchors_of(0) == CONVOLUTIONS.get(name, 4 if name == "ssd" else 1)
+    assert layer.paths == PATHS.get(name, layer.paths)
+    expected = {"final_only": None, "stages": False, **known}
+    assert {key: getattr(layer, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("stages", [0, 3])
 def test_cosine_heads_are_attached_to_and_not_folded(stages, agreement, spread):
     model = make(TwoStageDetector(stages=stages, classifier=NormedLinear), spread)
-    layer, _ = agreement(model, lambda model: model(rows()), fold_refused=WAY_OUT)
+    layer, _ = agreement(model, lambda model: model(ROWS), fold_refused=WAY_OUT)
     assert layer.background == -1
 
 
 def test_the_map_covers_the_classes_of_seesaw_and_not_its_objectness(agreement, spread, class_map):
     model = make(TwoStageDetector(extra=2), spread)
-    layer, folded = agreement(model, lambda model: [logits[:, :CLASSES] for logits in model(rows())])
+    layer, folded = agreement(model, lambda model: [logits[:, :CLASSES] for logits in model(ROWS)])
     assert (layer.background, layer.activation, layer.extra_columns) == (None, "softmax", 2)
-    plain = model(rows())[0].detach()
-    np.testing.assert_allclose(folded(rows())[0][:, CLASSES:].detach(), plain[:, CLASSES:], atol=1e-6)
-    affine = class_map(CLASSES)
-    with attach(model, layer, affine):
-        mapped = model(rows())[0].detach()
-    np.testing.assert_allclose(mapped[:, :CLASSES], affine(plain[:, :CLASSES]), atol=1e-5)
-    np.testing.assert_array_equal(mapped[:, CLASSES:], plain[:, CLASSES:])
+    plain = model(ROWS)[0].detach()
+    np.testing.assert_allclose(folded(ROWS)[0][:, CLASSES:].detach(), plain[:, CLASSES:], atol=1e-6)
+    with attach(model, layer, class_map(CLASSES)):
+        np.testing.assert_array_equal(model(ROWS)[0][:, CLASSES:].detach(), plain[:, CLASSES:])
 
 
 def test_equalised_heads_have_a_sigmoid_and_a_background():
@@ -204,43 +223,15 @@ def test_equalised_heads_have_a_sigmoid_and_a_background():
     assert (layer.background, layer.activation) == (-1, "sigmoid")
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "path", "background"),
-    [
-        ("retina_cls", {"anchors": 9}, "bbox_head.retina_cls", None),
-        ("atss_cls", {"anchors": 1}, "bbox_head.atss_cls", None),
-        ("gfl_cls", {"anchors": 1}, "bbox_head.gfl_cls", None),
-        ("rtm_cls", {"anchors": 1}, "bbox_head.rtm_cls", None),
-        ("conv_cls", {"anchors": 1}, "bbox_head.conv_cls", None),
-        ("multi_level_conv_cls", {"anchors": 1, "levels": 2}, "bbox_head.multi_level_conv_cls.0.1", None),
-        ("cls_convs", {"anchors": 4, "levels": 2, "use_sigmoid": False}, "bbox_head.cls_convs.0.1", -1),
-    ],
-)
-def test_dense_heads(name, options, path, background, agreement, spread):
-    model = make(SingleStageDetector(DenseHead(name, **options)), spread)
-    layer, _ = agreement(model, lambda model: model(pyramid()))
-    assert (layer.paths[0], layer.background, layer.class_axis) == (path, background, 1)
-    assert layer.anchors_of(0) == options["anchors"]
-    assert not layer.stages
-
-
-def test_detr_and_mask_transformers(agreement, spread):
-    layer, _ = agreement(make(SingleStageDetector(DETRHead()), spread), lambda model: model(queries()))
-    assert (layer.path, layer.background, layer.final_only) == ("bbox_head.fc_cls", -1, "slice")
-    model = make(SingleStageDetector(Mask2FormerHead(), "panoptic_head"), spread)
-    layer, _ = agreement(model, lambda model: model(queries()))
-    assert (layer.path, layer.background, layer.final_only) == ("panoptic_head.cls_embed", -1, "call")
-
-
 @pytest.mark.parametrize("as_two_stage", [False, True])
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.filterwarnings("ignore:.* was tied to")
-def test_deformable_detr_is_corrected_in_its_last_decoder_layer_only(share, as_two_stage, agreement, spread, class_map):
+def test_deformable_detr_is_corrected_in_its_last_decoder_layer_only(share, as_two_stage, agreement, spread):
     model = make(SingleStageDetector(DeformableDETRHead(share, as_two_stage)), spread)
-    layer, folded = agreement(model, lambda model: model(queries()))
+    layer, folded = agreement(model, lambda model: model(QUERIES))
     assert (layer.path, layer.background, layer.activation) == ("bbox_head.cls_branches.2", None, "sigmoid")
-    model(queries())
-    folded(queries())
+    model(QUERIES)
+    folded(QUERIES)
     if as_two_stage:
         assert torch.equal(folded.bbox_head.proposals, model.bbox_head.proposals)
     if share:
@@ -260,13 +251,13 @@ def test_a_refused_fold_leaves_shared_slots_shared(class_map):
 
 
 def test_a_pass_that_fails_leaves_nothing_for_the_next(spread):
-    model = make(SingleStageDetector(Mask2FormerHead(), "panoptic_head"), spread)
+    model = make(mask2former(), spread)
     with record(model, locate_logits(model)) as moments, torch.inference_mode():
         with pytest.raises(RuntimeError):
             model(torch.rand(2, 9, FEATURES + 1))
-        model(queries())
+        model(QUERIES)
         # Outside a forward pass of the model every call counts.
-        model.panoptic_head.cls_embed(queries())
+        model.panoptic_head.cls_embed(QUERIES)
     assert moments.count.tolist() == [36.0] * (CLASSES + 1)
 
 

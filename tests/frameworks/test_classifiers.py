@@ -1,7 +1,7 @@
 """A walk over the classifiers that people use: the layer whose logits the model returns is found, or it is refused.
 
 Random weights, small images. That the layer is the right one is shown by a random map: attached to the layer, it maps
-what the model returns.
+what the model returns. Of each kind of head some are recorded and folded as well.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import torch
 import torchvision
 
 from logn.deploy.attach import attach
+from logn.deploy.fold import fold
 from logn.errors import InputError
 from logn.logits.frameworks.classifiers import classifier_layer
+from logn.logits.layer import find_modules
 from logn.logits.locate import locate_logits
 from logn.logits.output_check import OutputCheck
+from logn.statistics.record import record
 
 timm = pytest.importorskip("timm", reason="the extra `frameworks` is not installed")
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
@@ -77,64 +80,125 @@ TRANSFORMERS = {
     "MobileViT": ("classifier", {"hidden_sizes": [16, 16, 16], "neck_hidden_sizes": [8] * 6 + [16], "image_size": 64}),
     "PoolFormer": ("classifier", {"hidden_sizes": WIDTHS, "depths": [1] * 4}),
     "Segformer": ("classifier", {"hidden_sizes": WIDTHS, "depths": [1] * 4, "num_attention_heads": [1] * 4}),
+    "TextNet": ("fc", {}),
+    "TimmWrapper": ("timm_model.fc", {"architecture": "resnet18"}),
 }
+RECORDED = [
+    *("vit_tiny_patch16_224", "efficientnet_b0", "convnext_atto", "resnetv2_50x1_bit", "mobilenetv3_small_050"),
+    *("ViT", "ResNet", "ConvNext", "TextNet", "TimmWrapper"),
+]
 
 
 def pictures(size):
     return torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def walk(model, images, spread, class_map, path):
-    """Find the layer with and without images, compare it with what the model returns, and map it."""
-    spread(model, classifier_layer(model, (path,) if isinstance(path, str) else path))  # some heads start at zero
-    layer = locate_logits(model.eval())
-    assert layer.path == path
-    with warnings.catch_warnings(), torch.inference_mode(), OutputCheck(model, layer) as check:
-        warnings.simplefilter("error")
-        plain = logits_of(model(images))
-    assert check.verdict.agrees
-    assert locate_logits(model, inputs=images) == layer
-    affine = class_map(CLASSES)
-    with torch.inference_mode(), attach(model, layer, affine):
-        np.testing.assert_allclose(logits_of(model(images)), affine(plain), atol=1e-3)
-    assert layer.activation is None
-    assert layer.background is None
-
-
 def logits_of(returned):
     return returned if isinstance(returned, torch.Tensor) else returned["logits"]
 
 
+@pytest.fixture
+def walk(spread, class_map, agreement):
+    """Find the layer with and without images, compare it with what the model returns, and map it."""
+
+    def check(name, model, images, path):
+        spread(model, classifier_layer(model, (path,) if isinstance(path, str) else path))  # some heads start at zero
+        layer = locate_logits(model.eval())
+        kind = type(find_modules(model, layer)[0]).__name__
+        kinds = {"Conv2d": (1, "image locations")}
+        assert (layer.path, layer.activation, layer.background) == (path, None, None)
+        assert (layer.class_axis, layer.population) == kinds.get(kind, (-1, "images"))
+        with warnings.catch_warnings(), torch.inference_mode(), OutputCheck(model, layer) as output:
+            warnings.simplefilter("error")
+            plain = logits_of(model(images))
+        assert output.verdict.agrees
+        assert locate_logits(model, inputs=images) == layer
+        affine = class_map(CLASSES)
+        with torch.inference_mode(), attach(model, layer, affine):
+            np.testing.assert_allclose(logits_of(model(images)), affine(plain), atol=1e-3)
+        if name in RECORDED:
+            agreement(model, lambda model: [logits_of(model(images))])
+        elif isinstance(path, tuple):
+            fold(model, layer, affine)
+            with torch.inference_mode():
+                np.testing.assert_allclose(logits_of(model(images)), affine(plain), atol=1e-3)
+
+    torch.manual_seed(0)
+    return check
+
+
 @pytest.mark.parametrize("name", TORCHVISION)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_torchvision(name, spread, class_map):
+def test_torchvision(name, walk):
     path, size, options = TORCHVISION[name]
-    torch.manual_seed(0)
-    model = torchvision.models.get_model(name, num_classes=CLASSES, **options)
-    walk(model, pictures(size), spread, class_map, path)
+    walk(name, torchvision.models.get_model(name, num_classes=CLASSES, **options), pictures(size), path)
 
 
 @pytest.mark.parametrize("name", TIMM)
-def test_timm(name, spread, class_map):
+def test_timm(name, walk):
     path, size, options = TIMM[name]
-    torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=CLASSES, **options)
-    walk(model, pictures(size), spread, class_map, path)
+    walk(name, timm.create_model(name, num_classes=CLASSES, **options), pictures(size), path)
+
+
+def transformers_model(name, **changes):
+    config = getattr(hf, f"{name}Config")(**TRANSFORMERS[name][1])
+    config.num_labels = CLASSES
+    for key, value in changes.items():
+        setattr(config, key, value)
+    return getattr(hf, f"{name}ForImageClassification")(config)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers(name, spread, class_map):
-    path, options = TRANSFORMERS[name]
+def test_transformers(name, walk):
+    walk(name, transformers_model(name), pictures(64), TRANSFORMERS[name][0])
+
+
+@pytest.mark.parametrize("name", ["ViT", "TimmWrapper"])
+def test_the_configuration_tells_the_activation_where_it_names_the_problem(name):
+    for problem, activation in (("single_label", "softmax"), ("multi_label", "sigmoid")):
+        model = transformers_model(name, problem_type=f"{problem}_classification")
+        assert locate_logits(model).activation == activation
+
+
+def test_the_two_heads_of_deit_with_a_teacher_share_one_map(class_map, spread):
     torch.manual_seed(0)
-    config = getattr(hf, f"{name}Config")(**options)
+    config = hf.DeiTConfig(**PATCHES)
     config.num_labels = CLASSES
-    model = getattr(hf, f"{name}ForImageClassification")(config)
-    walk(model, pictures(64), spread, class_map, path)
+    model = hf.DeiTForImageClassificationWithTeacher(config).eval()
+    layer = locate_logits(model)
+    assert layer.paths == ("cls_classifier", "distillation_classifier")
+    spread(model, layer)
+    affine, images = class_map(CLASSES), pictures(64)
+    with torch.inference_mode():
+        plain = model(images)["logits"]
+        fold(model, layer, affine)
+        np.testing.assert_allclose(model(images)["logits"], affine(plain), atol=1e-4)
+
+
+def test_both_heads_of_a_distilled_transformer_are_recorded(spread):
+    torch.manual_seed(0)
+    _, size, options = TIMM["deit_tiny_distilled_patch16_224"]
+    model = timm.create_model("deit_tiny_distilled_patch16_224", num_classes=CLASSES, **options).eval()
+    layer, images = locate_logits(model), pictures(size)
+    spread(model, layer)
+    with torch.inference_mode():
+        with record(model, layer) as moments:
+            model(images)
+        features = model.forward_features(images)
+        by_hand = torch.cat([model.head(features[:, 0]), model.head_dist(features[:, 1])]).double()
+    np.testing.assert_allclose(moments.mean, by_hand.mean(dim=0), atol=1e-5)
+    np.testing.assert_allclose(moments.variance, by_hand.var(dim=0), rtol=1e-4)
 
 
 def test_volo_adds_its_second_head_and_is_refused():
-    torch.manual_seed(0)
     model = timm.create_model("volo_d1_224", num_classes=CLASSES, img_size=64).eval()
     for options in ({}, {"inputs": pictures(64)}):
         with pytest.raises(InputError, match=r"`head`.* is not made of them alone"):
             locate_logits(model, **options)
+
+
+def test_a_renamed_layer_is_named_in_the_message():
+    model = timm.create_model("test_vit", num_classes=CLASSES)
+    model.labels, model.head = model.head, torch.nn.Identity()
+    with pytest.raises(InputError, match=r'logn\.LogitLayer\("labels", background=None\).*labels \(Linear, 7\)'):
+        locate_logits(model, num_columns=CLASSES)

@@ -1,0 +1,78 @@
+"""Masks of several methods: pasted as torchvision pastes them, and made once for all methods."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from logn_research.experiments.mask_maker import mask_maker, paste_mask
+from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+from logn.calibrators.affine import ClassAffine
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.decode.detections import Detections
+from logn.evaluate.store.predict import predict
+from logn.evaluate.store.store import PredictionStore
+from logn.labels.masks import decode_segmentation
+from logn.logits.proposals import Proposals
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pasted_masks_equal_torchvision(seed):
+    rng = np.random.default_rng(seed)
+    masks = rng.random((20, 28, 28)).astype(np.float32)
+    corner = rng.uniform(-10, 45, (20, 2))
+    boxes = np.hstack([corner, corner + rng.uniform(15, 50, (20, 2))]).astype(np.float32)
+    expected = paste_masks_in_image(torch.from_numpy(masks)[:, None], torch.from_numpy(boxes), (55, 66))[:, 0] > 0.5
+    found = np.stack([paste_mask(mask, box, 55, 66) for mask, box in zip(masks, boxes, strict=True)])
+    # Different roundings of numbers next to the threshold may move a pixel.
+    assert (found != expected.numpy()).mean() < 1e-5
+    beyond = np.array([70.3, 20.2, 90.5, 40.1], np.float32)  # where torchvision fails
+    assert not paste_mask(masks[0], beyond, 55, 66).any()
+
+
+class MadeImages:
+    image_ids, category_ids, class_names = np.array([4, 9, 2, 30]), np.arange(1, 7), tuple("abcdef")
+
+    def read_image(self, index):
+        return np.full((60, 80, 3), index, np.uint8)
+
+
+class Counting:
+    """Proposes at random and counts the masks that it is asked for; they fill their boxes."""
+
+    background, activation, num_classes, class_names, asked = 0, "softmax", 6, tuple("abcdef"), 0
+
+    def propose(self, images):
+        found = []
+        for image in images:
+            rng = np.random.default_rng(round(float(image.max()) * 255))
+            corner = rng.uniform(0, 40, (30, 6, 2))
+            boxes = np.concatenate([corner, corner + rng.uniform(5, 20, corner.shape)], axis=-1)
+            found.append(Proposals(boxes, rng.normal(0, 2, (30, 7)), height=60, width=80))
+        return found
+
+    def predict_masks(self, images, boxes, labels):
+        self.asked += sum(len(rows) for rows in boxes)
+        return [np.ones((len(rows), 28, 28), np.float32) for rows in boxes]
+
+
+def test_masks_are_made_once_for_all_methods(tmp_path):
+    detector, data = Counting(), MadeImages()
+    predict(detector, data, tmp_path, dtype="float32")
+    store = PredictionStore(tmp_path)
+    chosen = DecodeSettings(score_threshold=0.01, max_detections=8)
+    affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), 0, method="made")
+    methods = [decode(store, transform, chosen) for transform in (None, affine)]
+    steps: list[int] = []
+    encoded = mask_maker(detector, data, store, batch=1, progress=steps.append)(methods)
+    keys = [set(zip(m.image_index.tolist(), m.proposal.tolist(), m.labels.tolist(), strict=True)) for m in methods]
+    assert keys[0] != keys[1]
+    assert detector.asked == len(keys[0] | keys[1]) < len(methods[0]) + len(methods[1])
+    assert sum(steps) == 4
+    for method, masks in zip(methods, encoded, strict=True):
+        for image, box, mask in zip(method.image_index.tolist(), method.boxes, masks, strict=True):
+            size = store[image].height, store[image].width
+            expected = paste_mask(np.ones((28, 28), np.float32), box, *size)
+            np.testing.assert_array_equal(decode_segmentation(mask, *size), expected)
+    assert mask_maker(detector, data, store)([Detections.empty()] * 2) == [[], []]  # nothing was detected
