@@ -195,7 +195,7 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
         ("nowhere", "There is no file or folder `nowhere`"),
         ("gone.onnx --like yolox", "gone.onnx"),
         ("os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),
-        ("os:getpid", "a function that returns a model, but got int"),
+        ("os:name", "`os:name` is of type str; name a function that returns a model"),
         ("os:nothing", "`os:nothing` cannot be imported: "),
         ("best.pt", "`best.pt` is a pickle"),
     ],
