@@ -236,9 +236,9 @@ def test_parts_of_other_models_are_refused(tmp_path):
     write(tmp_path, {7: 3})
     other = StoreHeader(num_columns=4, background=-1)
     write(tmp_path, {5: 1}, header=other, part=1)
-    with pytest.raises(InputError, match="part-00001` has background -1, but the other predictions have 0"):
+    with pytest.raises(InputError, match="part-00001` has background -1 where others have 0"):
         PredictionStore(tmp_path)
-    with pytest.raises(InputError, match="part-00000` has background 0, but the other predictions have -1"):
+    with pytest.raises(InputError, match="part-00000` has background 0 where others have -1"):
         PredictionWriter(tmp_path, other)
 
 

@@ -196,8 +196,7 @@ def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
         other = asdict(second)[name]
         if name not in ("num_images", "metadata") and other != value:
             raise InputError(
-                f"`{path}` has {name} {_brief(other)}, but the other predictions have {_brief(value)}; use a new "
-                "folder."
+                f"`{path}` has {name} {_brief(other)} where others have {_brief(value)}; use a new folder."
             )
 
 
@@ -232,9 +231,7 @@ def _read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
             )
     ends = np.cumsum(records["rows"], dtype=np.int64)
     if not np.array_equal(ends - records["rows"], records["first_row"]):
-        raise InputError(
-            f"In `{path}`, the rows do not follow each other; remove the folder `{folder}` and predict again."
-        )
+        raise InputError(f"In `{path}`, the rows do not follow each other; remove `{folder}` and predict again.")
     present = min(_file_size(folder / f"{name}.bin") // size for name, size in header.row_bytes.items())
     return records[: int(np.searchsorted(ends, present, side="right"))]
 
@@ -434,9 +431,7 @@ def _sorted_without_repeats(records: npt.NDArray[Any], path: Path) -> npt.NDArra
     content = ["rows", "height", "width", "rows_crc"]
     for position in repeat:
         if records[order[position]][content] != records[order[position - 1]][content]:
-            raise InputError(
-                f"`{path}` holds image {ids[position]} twice, with different proposals; predict into a new folder."
-            )
+            raise InputError(f"`{path}` holds image {ids[position]} twice, with different proposals; use a new folder.")
     return np.delete(order, repeat)
 
 
