@@ -86,20 +86,14 @@ def empty_store(folder):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda split, folder: compare(split.store, without_boxes(split), []),
-            "has no objects in the evaluated images",
-        ),
+        (lambda split, folder: compare(split.store, without_boxes(split), []), "has no objects in the evaluated"),
         (lambda split, folder: compare(empty_store(folder), split.annotations, []), "holds no predictions yet"),
         (lambda split, folder: run(split, "logn"), "a list of specifications, but got the text 'logn'"),
         (lambda split, folder: run(split, [])["yours"], "one of none, but got 'yours'"),
         (lambda split, folder: run(split, []).focus(), "no method other than `none`"),
         (lambda split, folder: run(split, ["loga"], counts=[1, 2, 3]), "the 10 foreground classes .*, but got 3"),
         (lambda split, folder: run(split, ["logn"], moment=split.moments), "among moments, .* but got `moment`"),
-        (
-            lambda split, folder: run(split, [], class_names=["a"]),
-            "`class_names` is only for the logits of a classifier",
-        ),
+        (lambda split, folder: run(split, [], class_names=["a"]), "`class_names` is only for the logits of a class"),
         (lambda split, folder: compare(np.eye(3), [0, 1, 2], [], mask_maker=list), "`mask_maker` is only for the pred"),
         (lambda split, folder: compare(np.eye(3), [0, 1, 2], []).protocol, "This comparison is of a classifier"),
         (lambda split, folder: write_comparison(run(split, []), "html"), "one of table, markdown, but got 'html'"),

@@ -62,25 +62,6 @@ def test_every_row_equals_measuring_that_method_alone(comparison):
         assert dict(row.values) == pytest.approx(dict(expected.values))
 
 
-def test_logn_helps_the_few_and_the_recommended_method_keeps_the_scores_usable(comparison):
-    none, plain, recommended = (comparison[name] for name in ("none", "logn", "recommended"))
-    for found in (plain, recommended):
-        assert found["few"] > none["few"] + 0.1
-        assert found.differences["few"].low > 0
-    assert recommended["ECE"] < plain["ECE"]
-
-
-def test_a_map_of_other_classes_is_refused():
-    names = [f"class {number}" for number in range(CLASSES)]
-    source = StatisticsMetadata(class_names=names[::-1])
-    affine = logn.methods.logit_adjustment(COUNTS).with_source(source)
-    with pytest.raises(InputError, match=r"The classes differ: .* in `other`, .* in the predictions"):
-        compare_rows(TEST, LABELS, {"other": affine}, class_names=names)
-    options = {"class_names": names, "settings": CompareSettings(num_bootstrap=0, allow_mismatch=True)}
-    with pytest.warns(logn.LogNWarning, match=r"The classes differ: .* in `other`, .* in the predictions"):
-        compare_rows(TEST, LABELS, {"other": affine}, **options)
-
-
 def test_differences_are_to_the_uncorrected_model_and_paired(comparison):
     assert all(change.difference == 0 for change in comparison.rows[0].differences.values())
     for row in comparison.rows:
@@ -107,12 +88,9 @@ def test_the_intervals_cover_the_difference_of_other_test_rows():
 
 
 def test_the_verdict_says_what_changed(comparison):
-    said = comparison.verdict("logn")
-    assert "logn raises few-shot accuracy by " in said
-    assert "Its calibration error (ECE) rises from " in said
-    assert comparison.verdict() == said
-    alone = compare_rows(TEST, LABELS, [])
-    assert alone.verdict() == "Nothing was compared: none is the only row."
+    for words in ("logn raises few-shot accuracy by ", "Its calibration error (ECE) rises from "):
+        assert words in comparison.verdict("logn")
+    assert compare_rows(TEST, LABELS, []).verdict() == "Nothing was compared: none is the only row."
     without = compare_rows(TEST, LABELS, ["logn"], train_logits=TRAIN)
     assert "without intervals to say how sure that is" in without.verdict()
 
@@ -146,6 +124,7 @@ def test_counts_and_statistics_meet_by_name():
 NAN = TRAIN.copy()
 NAN[3, 2] = np.nan
 OTHER = ClassMoments(7, metadata=StatisticsMetadata(background=0))
+REVERSED = logn.methods.logit_adjustment(COUNTS).with_source(StatisticsMetadata(class_names=tuple("gfedcba")))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +142,7 @@ OTHER = ClassMoments(7, metadata=StatisticsMetadata(background=0))
         (["loga"], {"counts": [*COUNTS[:-1], 0]}, "no training sample of class 6"),
         ({"short": lambda logits: logits[:, :2]}, {}, r"gave shape \(420, 2\) for logits of shape \(420, 7\)"),
         ({"wide": logn.ClassAffine.identity(8)}, {}, "columns differs: 8 in `wide`, 7 in"),
+        ({"other": REVERSED}, {"class_names": [*"abcdefg"]}, r"The classes differ: .* in `other`, .* in the pred"),
     ],
 )
 def test_bad_input_gets_one_sentence(methods, options, message):
@@ -176,20 +156,12 @@ def test_fracal_takes_dimensions():
     assert found["fracal"].transform == logn.methods.fracal(COUNTS, COUNTS.sum(), dimensions)
 
 
-def test_tables_and_files_have_every_method(comparison, tmp_path):
-    comparison.save(tmp_path)
-    assert logn.Comparison.load(tmp_path) == comparison
-    assert [known.group for known in comparison.classes] == [*["many"] * 2, *["medium"] * 3, *["few"] * 2]
-    for form in ("table", "markdown"):
-        text = write_comparison(comparison, form)
-        assert "200 paired draws of rows" in text
-        assert "taken for" in text
-    assert str(comparison) == write_comparison(comparison)
-
-
-def test_settings_reach_the_groups_and_the_intervals():
+def test_settings_reach_the_groups_the_intervals_and_the_tables(comparison):
     settings = CompareSettings(num_bootstrap=20, seed=3, bounds=(12, 50), confidence=0.9)
     found = compare_rows(TEST, LABELS, ["loga"], counts=COUNTS, settings=settings)
     assert found.settings == settings
-    assert [known.group for known in found.classes] == [*["many"] * 3, *["medium"] * 2, *["few"] * 2]
+    assert [entry.group for entry in comparison.classes] == [*["many"] * 2, *["medium"] * 3, *["few"] * 2]
+    assert [entry.group for entry in found.classes] == [*["many"] * 3, *["medium"] * 2, *["few"] * 2]
     assert found["loga"].differences["few"].confidence == 0.9
+    for form in ("table", "markdown"):
+        assert all(words in write_comparison(comparison, form) for words in ("200 paired draws of rows", "taken for"))

@@ -169,12 +169,9 @@ def test_a_name_from_the_data_stays_text(run_folder, tmp_path, attack):
 
 
 def test_mistakes_in_templates_are_errors(comparison):
-    top, lacking = (
-        sections.top(comparison, comparison.focus()),
-        dict.fromkeys(("id", "word", "title", "reason"), "errors"),
-    )
+    top = sections.top(comparison, comparison.focus())
     with pytest.raises(UndefinedError, match="bases"):
-        render_page(top, [{**lacking, "reason": ""}], title="", kicker="")
+        render_page(top, [{"id": "errors", "word": "", "title": "", "reason": ""}], title="", kicker="")
     with pytest.raises(TypeError, match="None"):
         render_page(top, [], title="", kicker=None)
     folder = files("logn.report").joinpath("templates")

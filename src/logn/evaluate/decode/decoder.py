@@ -38,9 +38,9 @@ from logn.evaluate.store.store import PredictionStore
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
-_Found = list[list[Decoded]]
+_Results = list[list[Decoded]]
 # Tasks that were taken, with their results to come; None for one that could not be given away.
-_Waiting = deque[tuple[ImageTask, Future[_Found] | None]]
+_Waiting = deque[tuple[ImageTask, Future[_Results] | None]]
 # Images that are decoded at a time, and of which memory is let go together.
 _IMAGES_AT_ONCE = 16
 # Logits to be mapped and activated, over all methods, from which starting processes pays: some seconds of work.
@@ -125,7 +125,7 @@ def decode_for(
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
-) -> _Found:
+) -> _Results:
     """Decode under several methods for several purposes in one pass: for each purpose what each method found.
 
     Purposes differ in threshold, limits and what is evaluated; the rest of their settings is the same. The other
@@ -242,7 +242,7 @@ def available_processors() -> int:
 
 def decode_tasks(
     decoder: ImageDecoder, tasks: Iterator[ImageTask], *, threads: int | None, processes: int | None
-) -> Generator[tuple[ImageTask, _Found]]:
+) -> Generator[tuple[ImageTask, _Results]]:
     """Decode tasks on several processors, and give what was found in their order.
 
     Args:
@@ -267,8 +267,8 @@ def decode_tasks(
 
 
 def _in_order(
-    pool: Executor, work: Callable[[ImageTask], _Found], tasks: Iterator[ImageTask], waiting: _Waiting, number: int
-) -> Iterator[tuple[ImageTask, _Found]]:
+    pool: Executor, work: Callable[[ImageTask], _Results], tasks: Iterator[ImageTask], waiting: _Waiting, number: int
+) -> Iterator[tuple[ImageTask, _Results]]:
     """Have tasks worked on and give the results in order; `waiting` are always those that are not given yet."""
     while True:
         # Not all at once: results that have not been consumed yet would fill the memory.
@@ -285,7 +285,7 @@ def _in_order(
 
 def _in_processes(
     pool: Executor, decoder: ImageDecoder, tasks: Iterator[ImageTask], number: int
-) -> Iterator[tuple[ImageTask, _Found]]:
+) -> Iterator[tuple[ImageTask, _Results]]:
     waiting: _Waiting = deque()
     try:
         yield from _in_order(pool, _decode_here, tasks, waiting, number)
@@ -336,7 +336,7 @@ def _prepare(store: PredictionStore, transforms: Sequence[Method], purposes: Seq
     _own_decoder = ImageDecoder(store, transforms, purposes)
 
 
-def _decode_here(task: ImageTask) -> _Found:
+def _decode_here(task: ImageTask) -> _Results:
     if _own_decoder is None:
         raise RuntimeError("This process was not prepared for decoding.")
     return _own_decoder.decode(task)

@@ -24,7 +24,7 @@ Float32 = npt.NDArray[np.float32]
 Level = float | Float32
 Transform = Callable[[Any], Any]
 # Candidates `proposal * F + class`, ascending, and the score of each.
-Found = tuple[npt.NDArray[np.intp], Float32]
+ScoredPairs = tuple[npt.NDArray[np.intp], Float32]
 
 # Beyond these, exponentials are taken relative to the largest logit of the row.
 _SAFE_EXPONENT = 60.0
@@ -89,11 +89,11 @@ class ImageLogits:
 class Scores(Protocol):
     """The scores of one image under one method."""
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """Candidates with a score strictly greater than `level`: `proposal * F + class`, ascending, and the score."""
         ...
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """Of each proposal the candidates that may be its best, ties included; in the form of `above`."""
         ...
 
@@ -115,14 +115,14 @@ class SoftmaxScores:
         self._first = foreground.indices(self._columns)[0]
         self._scratch = scratch
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """See `Scores.above`."""
         shape = (self._numerators.shape[0], self._numerators.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
         flat = np.flatnonzero(np.greater(self._numerators, self._least(level), out=mask))
         return strictly_above(flat, self._scores_at(flat), level)
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`."""
         best = self._numerators.max(axis=1, keepdims=True, initial=0)
         flat = np.flatnonzero(self._numerators >= best * np.float32(1.0 - _LAX))
@@ -153,7 +153,7 @@ class SigmoidScores:
         self._logits = logits[:, foreground]
         self._scratch, self._factors = scratch, factors
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """See `Scores.above`."""
         shape = (self._logits.shape[0], self._logits.shape[1])
         mask = self._scratch.array("mask", shape, np.bool_)
@@ -161,7 +161,7 @@ class SigmoidScores:
         flat = np.flatnonzero(mask)
         return strictly_above(flat, self._scores_at(flat), level)
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`."""
         # Large logits have scores that rounding makes equal: those of all that are at least this are looked at.
         best = np.minimum(self._logits.max(axis=1, keepdims=True, initial=-np.inf), np.float32(_LARGE_LOGIT))
@@ -203,7 +203,7 @@ def _lax_logit(level: Level) -> Any:
     return np.where(np.greater(level, 0), lax, -np.inf).astype(np.float32)
 
 
-def strictly_above(flat: npt.NDArray[np.intp], scores: Float32, level: Level) -> Found:
+def strictly_above(flat: npt.NDArray[np.intp], scores: Float32, level: Level) -> ScoredPairs:
     """Those of the candidates `proposal * F + class` whose score is strictly greater than `level`."""
     least = level.take(flat % len(level)) if isinstance(level, np.ndarray) else np.float32(level)
     keep = scores > least
@@ -299,12 +299,12 @@ class PowerScores:
     def __init__(self, scores: Scores, power: float) -> None:
         self._scores, self._power = scores, power
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """See `Scores.above`."""
         flat, scores = self._scores.above(self._before(level))
         return strictly_above(flat, np.power(scores, np.float32(self._power)), level)
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`."""
         flat, scores = self._scores.near_best()
         return flat, np.power(scores, np.float32(self._power))
@@ -330,15 +330,15 @@ class LateFactorScores:
         self._scores, self._num_classes = scores, num_classes
         self._least = factors * np.float32(max(threshold, 0.0))
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """See `Scores.above`."""
         return self._passed(*self._scores.above(level))
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`."""
         return self._passed(*self._scores.near_best())
 
-    def _passed(self, flat: npt.NDArray[np.intp], scores: Float32) -> Found:
+    def _passed(self, flat: npt.NDArray[np.intp], scores: Float32) -> ScoredPairs:
         keep = scores > self._least.take(flat // self._num_classes)
         return flat[keep], scores[keep]
 
@@ -349,16 +349,16 @@ class BestClassScores:
     def __init__(self, scores: Scores, num_classes: int) -> None:
         self._scores, self._num_classes = scores, num_classes
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """See `Scores.above`."""
         return strictly_above(*self._best, level)
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`."""
         return self._best
 
     @cached_property
-    def _best(self) -> Found:
+    def _best(self) -> ScoredPairs:
         flat, scores = self._scores.near_best()
         if not len(flat):
             return flat, scores
@@ -382,18 +382,18 @@ class ChosenClassScores:
     def __init__(self, scores: Scores, class_of: npt.NDArray[np.intp], num_classes: int) -> None:
         self._scores, self._class_of, self._num_classes = scores, class_of, num_classes
 
-    def above(self, level: Level) -> Found:
+    def above(self, level: Level) -> ScoredPairs:
         """See `Scores.above`."""
         if isinstance(level, np.ndarray):
             # Columns without a class are taken out below; where they compete, the lowest level of all counts.
             level = np.where(self._class_of >= 0, level.take(self._class_of, mode="clip"), np.float32(np.inf))
         return self._renumbered(*self._scores.above(level))
 
-    def near_best(self) -> Found:
+    def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`; where only some columns have a class, the best of all may be none of these."""
         return self.above(-1.0)
 
-    def _renumbered(self, flat: npt.NDArray[np.intp], scores: Float32) -> Found:
+    def _renumbered(self, flat: npt.NDArray[np.intp], scores: Float32) -> ScoredPairs:
         rows = flat // len(self._class_of)
         classes = self._class_of[flat - rows * len(self._class_of)]
         chosen = np.flatnonzero(classes >= 0)
