@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -65,6 +67,20 @@ def test_what_is_wrong_is_one_sentence(split, words, sentence, capsys, tmp_path,
     assert sentence in error
     assert error.count("\n") == 0
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
+def test_the_printed_command_writes_a_new_file(make_split, activation, tmp_path, capsys, monkeypatch):
+    (tmp_path / "made").mkdir()
+    split = make_split(tmp_path / "made", activation=activation)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thresholds.json").write_text("mine")
+    assert run(split) == 0
+    (printed,) = re.findall(r"^To save them: logn (.*)$", capsys.readouterr().err, flags=re.M)
+    assert execute(shlex.split(printed)) == 0
+    assert logn.OperatingPoints.load("thresholds-2.json").activation == activation
+    assert (tmp_path / "thresholds.json").read_text() == "mine"
+    assert "logn thresholds" not in capsys.readouterr().err
 
 
 def test_a_softmax_that_keeps_too_little_writes_nothing(make_split, tmp_path, capsys):
@@ -153,7 +169,7 @@ def test_thresholds_that_exist_go_into_a_model(sigmoid_file, kind, capsys, tmp_p
         ('{"car": NaN}', (), "both excluded, but got nan."),
         ('{"cat": 0.5}', (), "no class `cat`; did you mean `car`?"),
         ('{"car": 0.5, "car": 0.4}', (), "the key 'car' comes twice"),
-        ('{"car": 0.5', (), "to be JSON such as"),
+        ('{"car": 0.5', (), "is not JSON such as"),
         ('{"car": 0.5}', ("affine.safetensors",), "Pass a correction or `--thresholds`, not both."),
         ('{"car": 0.5}', ("--at", "1"), "`at` to lie between 0 and 1"),
         ("nowhere.json", (), "nowhere.json"),

@@ -13,7 +13,7 @@ from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.evaluate.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.evaluate.thresholds.fold import FoldRows, agreement, solve_shifts
+from logn.evaluate.thresholds.fold import FoldRows, agreement, fold_points, solve_shifts
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
 from logn.logits.arrays import sigmoid
 from logn.logits.proposals import Postprocessing, Proposals
@@ -286,7 +286,7 @@ class TestOfADetector:
         of_file = logn.operating_points(tmp_path / "results.json", sigmoid_split.annotations, num_bootstrap=20)
         np.testing.assert_allclose(of_file.thresholds, self.points(sigmoid_split).thresholds, atol=1e-6)
         assert of_file.affine().num_columns == 10
-        with pytest.raises(logn.InputError, match="prediction store for thresholds after a correction"):
+        with pytest.raises(logn.InputError, match="has no logits to correct: pass a folder"):
             logn.operating_points(tmp_path / "results.json", sigmoid_split.annotations, affine=ClassAffine.identity(10))
 
     def test_the_overlap_is_the_users(self, sigmoid_split):
@@ -342,9 +342,9 @@ class TestOfADetector:
             self.points(sigmoid_split, **options)
 
     def test_labels_without_objects_and_scores_that_are_nan_are_refused(self):
-        with pytest.raises(logn.InputError, match="Expected objects in the images"):
+        with pytest.raises(logn.InputError, match="The images have no objects to choose thresholds on"):
             choose_thresholds(detections([[(0.9, False)]]), Goal("f1"))
-        with pytest.raises(logn.InputError, match="a score of class `class 0` is NaN"):
+        with pytest.raises(logn.InputError, match="A score of class `class 0` is NaN"):
             detections([[(np.nan, True)]])
 
 
@@ -397,13 +397,13 @@ class TestGiven:
     @pytest.mark.parametrize(
         ("name", "content", "sentence"),
         [
-            ("a.json", "no json", "to be JSON such as"),
-            ("a.json", "[]", "another kind of JSON"),
+            ("a.json", "no json", "is not JSON such as"),
+            ("a.json", "[]", "is not a JSON object such as"),
             ("a.json", '{"car": 0.5, "car": 0.4}', "'car' comes twice"),
-            ("a.json", '{"format": "logn.operating_points", "schema": 9}', "to have schema 2, but it has 9"),
+            ("a.json", '{"format": "logn.operating_points", "schema": 9}', "has schema 9; this version reads 2"),
             ("a.json", '{"format": "logn.operating_points", "schema": 2}', "damaged"),
-            ("a.csv", "class,threshold\ncar,0.5\ncar,0.5\n", "`car` comes twice"),
-            ("a.csv", "class,threshold\ncar\n", "a class and a threshold per line"),
+            ("a.csv", "class,threshold\ncar,0.5\ncar,0.5\n", "names the class `car` twice"),
+            ("a.csv", "class,threshold\ncar\n", "has a line without a class and a threshold"),
         ],
     )
     def test_a_file_that_is_wrong_is_one_sentence(self, tmp_path, name, content, sentence):
@@ -438,9 +438,11 @@ class TestFolded:
         )
         assert folded.kept == pytest.approx(len(left & right) / len(left | right))
         assert not folded.is_exact
-        with pytest.raises(logn.InputError, match=r"keep at least 95 % .* but with a softmax it keeps .* nearer to"):
+        with pytest.raises(
+            logn.InputError, match=r"With a softmax, one threshold of 0\.05 keeps .* less than 95 %.* nearer to"
+        ):
             points.affine(0.05, softmax_split.store)
-        with pytest.raises(logn.InputError, match="Expected `predictions`"):
+        with pytest.raises(logn.InputError, match="Thresholds for a softmax are folded with predictions"):
             points.affine(0.25)
 
 
@@ -472,13 +474,19 @@ class TestFoldedAsTheFrameworkDecodes:
         store = PredictionStore(folder)
         return store, logn.operating_points(store, truth, "f1", num_bootstrap=20)
 
-    def test_with_an_objectness_the_share_is_measured(self, tmp_path):
+    def test_with_an_objectness_a_shift_is_refused_and_a_factor_at_the_output_is_exact(self, tmp_path):
         store, points = self.points(tmp_path, objectness=True)
-        folded = points.fold(points.common, store, at_least=0.9)
-        assert not folded.is_exact
-        assert 0.9 <= folded.kept < 1
-        with pytest.raises(logn.InputError, match="solve the shifts for an objectness on"):
-            points.affine(0.25)
+        with pytest.raises(
+            logn.InputError, match="No shift of the logits acts as thresholds on scores that an objectness"
+        ):
+            points.affine(0.25, store)
+        for at in (0.05, 0.6):
+            folded = fold_points(points, at, store, 0.0, at_output=True)
+            assert (folded.is_exact, folded.kept) == (True, 1.0)
+            assert 0.8 < folded.agnostic <= 1
+            assert folded.affine == ClassAffine.identity(4)
+            np.testing.assert_allclose(folded.factors, at / points.thresholds)
+            assert ("may exceed 1" in folded.describe()) == bool((points.thresholds < at).any())
 
     def test_where_a_box_is_of_one_class_the_share_is_measured(self, tmp_path):
         store, points = self.points(tmp_path, postprocessing=Postprocessing(multi_label=False))
@@ -517,12 +525,3 @@ class TestTheSolver:
         solved = solve_shifts(rows, wanted, 0.4, start)
         shares = [agreement(wanted, rows.scores(shifts) >= 0.4) for shifts in (start, solved)]
         assert shares[1] > shares[0]
-
-    def test_with_an_objectness_it_is_solved(self):
-        """score = objectness x sigmoid: no shift is exact, the best one is found by sorting."""
-        rng = np.random.default_rng(2)
-        rows = FoldRows(rng.normal(0, 2, (400, 1)), "sigmoid", [0], rng.uniform(0.2, 1.0, 400))
-        wanted = rows.scores() >= 0.6
-        solved = solve_shifts(rows, wanted, 0.3, np.array([float(logit(0.3) - logit(0.6))]))
-        tried = [((rows.scores(np.array([shift])) >= 0.3) != wanted).sum() for shift in np.linspace(-4, 2, 601)]
-        assert ((rows.scores(solved) >= 0.3) != wanted).sum() <= min(tried)

@@ -104,16 +104,16 @@ def test_a_folded_model_decides_as_the_thresholds_do(make, spread):
     np.testing.assert_array_equal(kept(logits_of(model, layer, images), AT), wanted)
 
 
-def exported(model, path, name="images"):
+def exported(model, path, images=PIXELS):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model, (PIXELS,), str(path), input_names=[name], dynamo=False, opset_version=17)
+        torch.onnx.export(model, (images,), str(path), input_names=["images"], dynamo=False, opset_version=17)
 
 
-def onnx_outputs(path):
+def onnx_outputs(path, images=PIXELS):
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: PIXELS.numpy()})
+    return session.run(None, {session.get_inputs()[0].name: images.numpy()})
 
 
 def test_an_exported_file_decides_as_the_thresholds_do(tmp_path, spread):
@@ -138,31 +138,63 @@ class WithObjectness(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem = torch.nn.Conv2d(3, 8, 8, 8)
+        self.stems = torch.nn.ModuleList(torch.nn.Conv2d(3, 8, stride, stride) for stride in (8, 16, 32))
         self.boxes, self.objectness, self.classes = (torch.nn.Conv2d(8, count, 1) for count in (4, 1, CLASSES))
+        for layer in (self.objectness, self.classes):
+            torch.nn.init.normal_(layer.weight, 0, 2)
 
     def forward(self, images):
-        features = self.stem(images).relu()
-        scores = [self.boxes(features), self.objectness(features).sigmoid(), self.classes(features).sigmoid()]
-        return torch.cat(scores, dim=1).flatten(2).transpose(1, 2)
+        levels = []
+        for stem in self.stems:
+            features = stem(images / 255).relu()
+            scores = [self.boxes(features), self.objectness(features).sigmoid(), self.classes(features).sigmoid()]
+            levels.append(torch.cat(scores, dim=1).flatten(2))
+        return torch.cat(levels, dim=2).transpose(1, 2)
 
 
-def test_with_an_objectness_the_scores_are_scaled_exactly(tmp_path):
-    torch.manual_seed(0)
-    model = WithObjectness().eval()
-    with torch.no_grad():
-        for layer in (model.objectness, model.classes):
-            layer.weight.normal_(0, 2)
-    exported(model, tmp_path / "model.onnx")
-    before = onnx_outputs(tmp_path / "model.onnx")[0]
-    scores = before[..., 4:5] * before[..., 5:]
-    thresholds = np.quantile(scores.reshape(-1, CLASSES), 0.7, axis=0) + 1e-4
-    given = dict(zip(NAMES, thresholds.tolist(), strict=True))
-    done = fold_thresholds(tmp_path / "model.onnx", given, tmp_path / "out.onnx", class_names=NAMES)
-    assert "objectness" in done.notes[0]
-    after = onnx_outputs(tmp_path / "out.onnx")[0]
-    np.testing.assert_array_equal(after[..., :5], before[..., :5])
-    np.testing.assert_array_equal(after[..., 4:5] * after[..., 5:] >= AT, scores >= thresholds)
+class TestWithAnObjectness:
+    """No shift is exact there: the class scores are scaled at the output."""
+
+    @pytest.fixture
+    def file(self, tmp_path):
+        torch.manual_seed(0)
+        exported(WithObjectness().eval(), tmp_path / "model.onnx", images=255 * PIXELS)
+        return tmp_path / "model.onnx"
+
+    def scores(self, path):
+        output = onnx_outputs(path, 255 * PIXELS)[0].astype(np.float64)
+        return output, output[..., 4:5] * output[..., 5:]
+
+    def test_given_thresholds_are_exact(self, file, tmp_path):
+        before, scores = self.scores(file)
+        thresholds = np.quantile(scores.reshape(-1, CLASSES), 0.7, axis=0) + 1e-4
+        given = dict(zip(NAMES, thresholds.tolist(), strict=True))
+        done = fold_thresholds(file, given, tmp_path / "out.onnx", class_names=NAMES)
+        assert "Since the model has an objectness, its class scores are scaled" in done.folded.describe()
+        after, scaled = self.scores(tmp_path / "out.onnx")
+        np.testing.assert_array_equal(after[..., :5], before[..., :5])
+        np.testing.assert_array_equal(scaled >= AT, scores >= thresholds)
+        with pytest.raises(logn.InputError, match="it has one"):
+            fold_thresholds(tmp_path / "out.onnx", given, tmp_path / "again.onnx", class_names=NAMES)
+
+    @pytest.mark.parametrize("thresholds", ["f1", {"car": 0.6, "bus": 0.1, "default": 0.3}])
+    def test_the_correction_goes_into_the_logits_and_the_thresholds_behind_them(self, file, tmp_path, thresholds):
+        how = {"like": "yolox", "class_names": NAMES}
+        data = labelled_by(logn.detector(file, **how), tmp_path)
+        options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", **how}
+        out = tmp_path / "out.onnx"
+        done, chosen = correct_with_thresholds(file, tmp_path / "images" / "val", out, thresholds, at=AT, **options)
+        assert done.proof.holds
+        before, _ = self.scores(file)
+        logits = np.log(before[..., 5:]) - np.log1p(-before[..., 5:])
+        corrected = before[..., 4:5] / (1 + np.exp(-chosen.points.correction(logits)))
+        after, scaled = self.scores(out)
+        np.testing.assert_allclose(after[..., :5], before[..., :5])
+        clear = np.abs(corrected / chosen.points.thresholds - 1) > 1e-4
+        assert clear.mean() > 0.99
+        wanted = corrected >= chosen.points.thresholds
+        assert 0 < wanted.mean() < 1
+        np.testing.assert_array_equal((scaled >= AT)[clear], wanted[clear])
 
 
 class TestModelFiles:
@@ -201,6 +233,19 @@ class TestModelFiles:
         assert not (tmp_path / "again.pt").exists()
         with pytest.raises(logn.InputError, match="is a pickle"):
             fold_thresholds(source, self.given, tmp_path / "again.pt")
+
+    def test_a_folded_ultralytics_file_is_recognised_wherever_it_goes(self, ultralytics_file, tmp_path):
+        """Without the files beside it, and after Ultralytics saved it anew; training makes another model of it."""
+        from ultralytics import YOLO
+
+        fold_thresholds(ultralytics_file("YOLO11"), self.given, tmp_path / "out.pt", at=AT, trust=True)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / "out.pt").rename(elsewhere / "moved.pt")
+        YOLO(elsewhere / "moved.pt").save(elsewhere / "saved.pt")
+        for name in ("moved.pt", "saved.pt"):
+            with pytest.raises(logn.InputError, match=f"{name}` holds a correction already; use the model as it is"):
+                fold_thresholds(elsewhere / name, self.given, tmp_path / "again.pt", trust=True)
 
     def test_a_hugging_face_folder_takes_thresholds(self, tmp_path, spread):
         hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
@@ -274,7 +319,7 @@ def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread, yolo_folde
     assert not folded.is_exact
     assert 0 < folded.kept <= 1
     if folded.kept < 1:
-        with pytest.raises(logn.InputError, match="but with a softmax it keeps"):
+        with pytest.raises(logn.InputError, match="With a softmax, one threshold of"):
             points.affine(points.common, tmp_path / "store", at_least=folded.kept + 1e-6)
-    with pytest.raises(logn.InputError, match="solve the shifts for a softmax on"):
+    with pytest.raises(logn.InputError, match="Thresholds for a softmax are folded with predictions"):
         points.affine()

@@ -26,7 +26,7 @@ from logn.evaluate.models.onnx import OnnxDetector
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet
-from logn.evaluate.thresholds.fold import measure_folded
+from logn.evaluate.thresholds.fold import fold_points, measure_folded
 from logn.evaluate.thresholds.operating_points import ReadDetections, read_detections
 from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
@@ -146,8 +146,8 @@ def folded(
     )
     shares = []
     for at in (DEFAULT_AT, chosen.common):
-        on_dev = points.fold(at, stores["dev"], at_least=0.0)
-        on_test = measure_folded(points, PredictionStore(stores["test"]), on_dev.affine, at)
+        on_dev = fold_points(points, at, stores["dev"], 0.0, at_output=bool(dev.settings["objectness"]))
+        on_test = measure_folded(points, PredictionStore(stores["test"]), on_dev)
         shares.append(
             {name: round(value, 4) for name, value in (("at", at), ("dev", on_dev.kept), ("test", on_test.kept))}
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,6 +66,18 @@ def corrected_name(model: str | os.PathLike[str]) -> str:
     if suffix in (".onnx", ".pt", ".pth"):
         return f"corrected{suffix}"
     return "corrected.safetensors" if ":" in name and not os.path.exists(name) else "corrected"
+
+
+def free_name(name: str) -> str:
+    """`name`, or with a number where a file has it, so that a printed command writes a new file.
+
+    Example:
+        >>> free_name("no-such-file.json")
+        'no-such-file.json'
+    """
+    stem, suffix = os.path.splitext(name)
+    names = (f"{stem}-{number}{suffix}" for number in itertools.count(2))
+    return next(free for free in itertools.chain([name], names) if not os.path.exists(free))
 
 
 def values_of(typed: Sequence[str], option: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from logn.cli.console import (
     progress,
     text_style,
 )
-from logn.report.commands import HOW_IT_RUNS, corrected_name
+from logn.report.commands import HOW_IT_RUNS, corrected_name, free_name
 
 if TYPE_CHECKING:
     from logn.evaluate.models.correct import Correction, ScoreChange
@@ -99,10 +99,10 @@ def correct(
     if shipped is None:
         _print_next(done, data, images)
     else:
-        _print_thresholds(shipped)
+        _print_thresholds(done, shipped)
 
 
-def _print_thresholds(shipped: ModelThresholds) -> None:
+def _print_thresholds(done: Correction, shipped: ModelThresholds) -> None:
     """The table of all states, what one threshold keeps, and which one to use."""
     from logn.evaluate.thresholds.points import write_points
 
@@ -110,7 +110,10 @@ def _print_thresholds(shipped: ModelThresholds) -> None:
     is_corrected = shipped.points.correction is not None
     echo(write_points(shipped.points, text_style(), shipped.uncorrected if is_corrected else None))
     print_text(shipped.folded.describe())
-    echo(f"Keep using {shipped.folded.at:g}: it now acts as your per-class thresholds.")
+    if done.output is None:
+        _print_next(done, None, None)
+    else:
+        echo(f"Keep using {shipped.folded.at:g}: it now acts as your per-class thresholds.")
 
 
 def _lines(
@@ -172,7 +175,7 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
         print_note(f"To correct it anyway: {command(*typed, '--method', 'p2p:strength=0.5')}")
         return
     if done.output is None:
-        print_note(f"To write it: {command(*typed, '-o', corrected_name(done.model))}")
+        print_note(f"To write it: {command(*typed, '-o', free_name(corrected_name(done.model)))}")
         return
     if len(done.moments) > 1:  # predictions hold the average of the stages, which these are not the statistics of
         return

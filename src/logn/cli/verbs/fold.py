@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.cli import options
-from logn.cli.console import count_of, echo, print_json, print_note
+from logn.cli.console import count_of, echo, print_json, print_note, print_text
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_j
 
     done = fold_thresholds(model, thresholds, output, at=at, overwrite=True, **given)
     if as_json:
-        numbers = {"largest_difference": done.largest_difference, "rows": done.rows, "notes": done.notes}
+        numbers = {"largest_difference": done.largest_difference, "rows": done.rows}
         named = dict(zip(done.points.class_names, done.points.thresholds.tolist(), strict=True))
         print_json({"output": output, "at": done.points.at, "thresholds": named, "layer": done.layer, **numbers})
         return
@@ -88,10 +88,8 @@ def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_j
         f"{output}: a threshold per class is in {options.listed(done.layer.split(', '), 1)}, proven on "
         f"{count_of(done.rows, 'row')} of logits (largest difference {done.largest_difference:.2g})."
     )
-    for note in done.notes:
-        echo(note)
+    print_text(done.folded.describe())
     echo(f"Keep using {done.points.at:g}: it now acts as your per-class thresholds.")
-    print_note("Check class-agnostic NMS and limits per image if you use them: they compare scores across classes.")
 
 
 def _check_kind(model: Path) -> None:

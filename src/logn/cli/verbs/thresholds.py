@@ -11,6 +11,7 @@ from logn.cli import options
 from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
 from logn.cli.verbs.fit import print_fold
 from logn.errors import InputError
+from logn.report.commands import free_name
 
 
 def thresholds(
@@ -66,10 +67,12 @@ def thresholds(
     if folded is not None and affine is not None:
         print_text(folded.describe())
         print_fold(folded.affine, affine)
-    elif points.activation == "softmax":
-        print_note(f"To put them into a model: {command(*COMMAND_LINE.get(), '--affine', 'map.safetensors')}")
     elif output is None:
-        print_note(f"To save them: {command(*COMMAND_LINE.get(), '-o', 'thresholds.json')}")
+        print_note(f"To save them: {command(*COMMAND_LINE.get(), '-o', free_name('thresholds.json'))}")
+    elif points.activation == "softmax":
+        print_note(
+            "To put them into a model, add --affine FILE: the shifts of a softmax are solved and measured first."
+        )
 
 
 def _correction(method: str, predictions: Path, statistics: Path | None, counts: Path | None) -> Any:

@@ -5,7 +5,6 @@ Both kinds of task have the same methods, which `compare` calls in turn.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from logn.calibrators.recommend import matching_threshold
 from logn.classes.counts import ClassCounts
-from logn.errors import InputError, LogNWarning
+from logn.errors import LogNWarning
 from logn.evaluate.classification import metrics as accuracy
 from logn.evaluate.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
 from logn.evaluate.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
@@ -36,8 +35,7 @@ from logn.evaluate.detection.ground_truth import (
     GroundTruth,
     Groups,
     groups_of_classes,
-    load_ground_truth,
-    refuse_without_objects,
+    truth_of_store,
 )
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import EvaluationProtocol
@@ -117,7 +115,9 @@ class DetectionTask:
     ) -> DetectionTask:
         """Read the ground truth of the images of a store, and check that it fits."""
         store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
-        truth = read_truth(store, annotations, settings, masks=mask_maker is not None)
+        names = ("style", "only_predicted", "allow_missing_classes")
+        how = {name: getattr(settings, name) for name in names}
+        truth = truth_of_store(store, annotations, masks=mask_maker is not None, **how)
         decode = settings.decode.resolved(store.header)
         settings = replace(settings, decode=decode, style=truth.style)
         notes = [*filter(None, [other_images(store, truth)])]
@@ -325,30 +325,6 @@ class DetectionTask:
             "image_root": str(source.root.absolute()) if source.path.exists() else None,
             "statistics": describe_statistics(self.moments),
         }
-
-
-def read_truth(
-    store: PredictionStore,
-    annotations: str | os.PathLike[str] | Mapping[str, Any],
-    settings: CompareSettings,
-    *,
-    masks: bool = False,
-) -> GroundTruth:
-    """The ground truth of the images of a store; a store without images and truth without objects are refused."""
-    if not len(store):
-        raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
-    truth = load_ground_truth(
-        annotations,
-        style=settings.style,
-        image_ids=store.image_ids.tolist(),
-        category_ids=store.header.category_ids,
-        class_names=store.header.class_names,
-        num_classes=store.num_classes,
-        only_predicted=settings.only_predicted,
-        masks=masks,
-        allow_missing_classes=settings.allow_missing_classes,
-    )
-    return refuse_without_objects(truth)
 
 
 def other_images(store: PredictionStore, truth: GroundTruth) -> str:

@@ -21,6 +21,7 @@ from logn.classes.counts import frequency_groups
 from logn.classes.matching import ClassMatch, listed, match_classes
 from logn.errors import InputError
 from logn.evaluate.decode.detections import Detections
+from logn.evaluate.store.store import PredictionStore
 from logn.files import require_file
 from logn.labels.annotations import FEDERATED_FIELDS, Annotations, label_protocol, read_annotations
 from logn.strict_json import parse_json
@@ -242,6 +243,22 @@ def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
             "that was predicted."
         )
     return truth
+
+
+def truth_of_store(
+    store: PredictionStore, source: str | os.PathLike[str] | Mapping[str, Any], **options: Any
+) -> GroundTruth:
+    """The ground truth of the images of a store; a store without images and truth without objects are refused.
+
+    Args:
+        store: The predictions.
+        source: The labels.
+        options: Further arguments of `load_ground_truth`.
+    """
+    if not len(store):
+        raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
+    of_model = {name: getattr(store.header, name) for name in ("category_ids", "class_names", "num_classes")}
+    return refuse_without_objects(load_ground_truth(source, image_ids=store.image_ids.tolist(), **of_model, **options))
 
 
 def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str) -> None:

@@ -7,11 +7,11 @@ model. `Model.write` folds a correction, writes the model in its own kind of fil
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -161,6 +161,7 @@ class TorchModel:
         class_names: Of all columns, including the background, if known.
         save: Writes it to a path.
         reopen: Reads what `save` wrote.
+        is_folded: Whether the file itself says that a correction is in it.
     """
 
     name: str
@@ -171,6 +172,7 @@ class TorchModel:
     class_names: tuple[str, ...] | None
     save: Callable[[TorchModel, Path], object]
     reopen: Callable[[TorchModel, Path], TorchModel]
+    is_folded: bool = False
 
     def check(self) -> None:
         """Refuse a layer that cannot be folded, and weights that hold a correction."""
@@ -178,9 +180,13 @@ class TorchModel:
 
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
             check_foldable(path, module)
-        # Weights do not tell that a map is in them. What lies beside them does: it is of the weights before.
+        if self.is_folded:
+            raise InputError(
+                f"`{self.name}` holds a correction already; use the model as it is, or correct the one before it."
+            )
+        # Weights do not say that a map is in them. What lies beside them does: it is of the weights before.
         model = Path(self.name)
-        for what, stage in (("statistics", None), ("statistics", 0), ("affine", None)):
+        for what, stage in itertools.product(("statistics", "affine"), (None, 0)):
             file = beside(model, what, stage, in_folder=model.is_dir())
             if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
                 raise InputError(
@@ -296,6 +302,7 @@ class OnnxModel:
         like: Name of a preset or of a JSON file, if the user gives one.
         hints: `activation`, `background`, `tensor` and `class_names`, where the user gives them.
         tensors: Where its logits were found, once it has run.
+        class_factors: Of the class scores at the output, for thresholds beside an objectness.
     """
 
     file: OnnxFile
@@ -304,6 +311,7 @@ class OnnxModel:
     like: str | None
     hints: dict[str, Any]
     tensors: tuple[str, ...] = ()
+    class_factors: npt.NDArray[np.float64] | None = None
 
     @property
     def name(self) -> str:
@@ -341,8 +349,12 @@ class OnnxModel:
 
         (affine,) = maps
         batches = plan_batches(self.file.inputs, self.preprocessing, 1)
-        runs = [inputs for inputs, _ in islice(batches.read(images.paths, images.unreadable), len(images.paths))]
-        report = fold_onnx(self.file, affine, output, tensor=self.tensors, inputs=runs)
+        runs = [
+            inputs for inputs, _ in itertools.islice(batches.read(images.paths, images.unreadable), len(images.paths))
+        ]
+        report = fold_onnx(
+            self.file, affine, output, tensor=self.tensors, inputs=runs, class_factors=self.class_factors
+        )
         tolerance = TOLERANCE * max(1.0, report.largest_logit)
         return Proof(report.largest_difference, report.largest_logit, tolerance, report.rows)
 

@@ -27,7 +27,16 @@ from logn.calibrators.recommend import (
     sampled_threshold,
 )
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.models.collect import Advance, ImageFiles, ImageSource, Traits, beside, choose_images, ignore
+from logn.evaluate.models.collect import (
+    Advance,
+    ImageFiles,
+    ImageSource,
+    Model,
+    Traits,
+    beside,
+    choose_images,
+    ignore,
+)
 from logn.evaluate.models.open import Hints, open_model
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
@@ -166,7 +175,7 @@ def correct(
     images: ImageSource,
     output: str | os.PathLike[str] | None = None,
     *,
-    method: str | ClassAffine | Callable[[Sequence[ClassMoments]], ClassAffine] = RECOMMENDED,
+    method: str | ClassAffine | Callable[[Model, Sequence[ClassMoments]], ClassAffine] = RECOMMENDED,
     at: float = DEFAULT_AT,
     max_images: int | None = None,
     like: Any = None,
@@ -191,7 +200,7 @@ def correct(
         output: Where to write. None writes nothing: the result says what would be done.
         method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
             of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`, or a
-            function that gives the map for the statistics of each stage.
+            function that gives the map for the opened model and the statistics of each stage.
         at: The score threshold that you use the model with.
         max_images: Take at most this many images, spread evenly.
         like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
@@ -249,16 +258,9 @@ def correct(
     if method == RECOMMENDED and recommendation.method == NONE:
         return found
     if not isinstance(method, str | ClassAffine):
-        method = method(moments)
+        method = method(source, moments)
     maps = _maps(method, moments, recommendation.threshold)
-    place = target or Path(f"corrected{source.traits.suffix}")
-    with _workshop(target) as folder:
-        proof = source.write(maps, folder / place.name, files.first(PROOF_IMAGES))
-        for stage, (part, affine) in enumerate(zip(moments, maps, strict=True)):
-            number, in_folder = stage if len(maps) > 1 else None, not source.traits.suffix
-            part.save(beside(folder / place.name, "statistics", number, in_folder=in_folder))
-            affine.save(beside(folder / place.name, "affine", number, in_folder=in_folder))
-        written = () if target is None else _move(folder, target)
+    proof, written = write_model(source, maps, target, files.first(PROOF_IMAGES), moments)
     return replace(
         found,
         output=target,
@@ -268,6 +270,31 @@ def correct(
         proof=proof,
         files=written,
     )
+
+
+def write_model(
+    source: Model,
+    maps: Sequence[ClassAffine],
+    target: Path | None,
+    images: ImageFiles,
+    moments: Sequence[ClassMoments] = (),
+) -> tuple[Proof, tuple[Path, ...]]:
+    """Write a corrected model, with maps and statistics beside it; the files get their names once it is proven.
+
+    Args:
+        source: The model.
+        maps: Its maps, one per stage.
+        target: Where to write; None proves it only.
+        images: What to prove it on.
+        moments: Its statistics.
+    """
+    name, in_folder = (target or Path(f"corrected{source.traits.suffix}")).name, not source.traits.suffix
+    with _workshop(target) as folder:
+        proof = source.write(maps, folder / name, images)
+        for what, parts in (("statistics", moments), ("affine", maps)):
+            for stage, part in enumerate(parts):
+                part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
+        return proof, () if target is None else _move(folder, target)
 
 
 def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:

@@ -27,6 +27,8 @@ from logn.logits.locate import locate_logits
 from logn.logits.proposals import Postprocessing, Proposals
 
 _GREY = 114
+# The key of a checkpoint that holds a correction; it survives `YOLO.save`, and training drops it.
+FOLDED = "logn_folded"
 
 
 def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
@@ -66,6 +68,7 @@ def open_file(file: Path, hints: Hints) -> TorchModel:
         "name": str(file),
         "save": lambda model, path: _save(file, model.network, model.layer, path),
         "reopen": lambda model, path: open_file(path, hints),
+        "is_folded": FOLDED in (getattr(front, "ckpt", None) or {}),
     }
     framework = f"Ultralytics, {Path(getattr(network, 'yaml_file', '')).stem or type(network).__name__}"
     if getattr(network, "task", None) == "classify":
@@ -107,7 +110,7 @@ def _save(source: Path, network: Any, layer: LogitLayer, path: Path) -> None:
         for name in ("weight", "bias"):
             tensor = getattr(folded, name).detach().cpu().float()
             setattr(module, name, torch.nn.Parameter(tensor.clone(), requires_grad=False))
-    torch.save(checkpoint, path)
+    torch.save({**checkpoint, FOLDED: True}, path)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +33,9 @@ NO_OBJECTS, TOO_FEW = "no objects in these images", f"fewer than {FEWEST} right 
 UNREACHED, NO_BETTER = "no threshold that reaches the goal", "no better threshold on held-out images"
 # What a false alarm may cost in objects found, in logarithms; beyond it nothing changes any more.
 _PRICES = (-16.0, 16.0)
-_HALVINGS = 26
+# How far thresholds move together to meet a goal, in logits.
+_MOVES = (-8.0, 32.0)
+_HALVINGS = 30
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ class Goal:
     def __str__(self) -> str:
         return F1 if self.kind == F1 else f"{self.kind}={self.value:g}"
 
+    def allows(self, alarms: Array, images: Array) -> Bools:
+        """Whether as many false alarms are within `fppi`."""
+        within: Bools = alarms <= self.value * images + 1e-9
+        return within
+
     @property
     def is_joint(self) -> bool:
         """Whether it is over all classes together."""
@@ -111,7 +119,7 @@ def choose_thresholds(
         seed: Of the draws and folds.
     """
     if not len(detections.object_labels):
-        raise InputError("Expected objects in the images that thresholds are chosen on, but there are none.")
+        raise InputError("The images have no objects to choose thresholds on.")
     once = Draws.once(detections)
     common, own = choose(once, goal)
     drawn = [choose(draws, goal)[1] for draws in Draws.bootstrap(detections, num_bootstrap, seed)]
@@ -152,7 +160,7 @@ def _of_one(sums: ClassSums, goal: Goal, images: Array) -> FloatArray:
         if goal.kind == PRECISION:
             allowed = (hits > 0) & (hits >= goal.value * (hits + alarms) - 1e-9)
         else:
-            allowed = alarms <= goal.value * images + 1e-9
+            allowed = goal.allows(alarms, images)
         met, place = allowed.any(axis=0), len(allowed) - 1 - allowed[::-1].argmax(axis=0)  # the lowest that is allowed
     return np.where(met, sums.scores.thresholds[place], np.nan)
 
@@ -169,15 +177,11 @@ def _allotted(draws: Draws, goal: Goal) -> FloatArray:
     def taken(price: FloatArray) -> list[Array]:
         return [(hits - np.exp(price) * alarms).argmax(axis=0) for hits, alarms in counts]
 
-    low, high = np.full(draws.size, _PRICES[0]), np.full(draws.size, _PRICES[1])
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        alarms = np.sum(
-            [pair[1][level, columns] for pair, level in zip(counts, taken(middle), strict=True)], axis=0, dtype=np.int64
-        )
-        allowed = alarms <= goal.value * draws.images + 1e-9
-        high, low = np.where(allowed, middle, high), np.where(allowed, low, middle)
-    picked = zip(draws.classes, taken(high), strict=True)
+    def allowed(price: FloatArray) -> Bools:
+        alarms = [pair[1][level, columns] for pair, level in zip(counts, taken(price), strict=True)]
+        return goal.allows(np.sum(alarms, axis=0, dtype=np.int64), draws.images)
+
+    picked = zip(draws.classes, taken(_least(_PRICES, draws.size, allowed)), strict=True)
     return np.array([sums.scores.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
 
 
@@ -203,12 +207,20 @@ def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draw
 
 def offset_to_meet(logits: FloatArray, moves: Bools, draws: Draws, goal: Goal) -> FloatArray:
     """The least common move `(B,)` of some threshold logits `(F, B)` that meets the goal over all classes."""
-    low, high = np.full(draws.size, -8.0), np.full(draws.size, 32.0)
+
+    def allowed(move: FloatArray) -> Bools:
+        return goal.allows(draws.at(sigmoid(logits + moves * move))[1].sum(axis=0), draws.images)
+
+    return _least(_MOVES, draws.size, allowed)
+
+
+def _least(ends: tuple[float, float], size: int, allowed: Callable[[FloatArray], Bools]) -> FloatArray:
+    """The least value `(B,)` between the ends that is allowed, as all above it are; by bisection."""
+    low, high = (np.full(size, end) for end in ends)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        alarms = draws.at(sigmoid(logits + moves * middle))[1].sum(axis=0)
-        allowed = alarms <= goal.value * draws.images + 1e-9
-        high, low = np.where(allowed, middle, high), np.where(allowed, low, middle)
+        fits = allowed(middle)
+        high, low = np.where(fits, middle, high), np.where(fits, low, middle)
     return high
 
 
@@ -309,11 +321,7 @@ def _between(squares: FloatArray, variance: FloatArray) -> float:
     """The variance between classes: 0 where their spread is no larger than that of the draws."""
     if (squares / variance).sum() <= len(squares):
         return 0.0
-    low, high = 0.0, float(squares.sum()) + 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if (squares / (middle + variance)).sum() > len(squares):
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    ends = 0.0, float(squares.sum()) + 1.0
+    return float(
+        _least(ends, 1, lambda between: (squares / (between + variance)).sum(keepdims=True) <= len(squares))[0]
+    )

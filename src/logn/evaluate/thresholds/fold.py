@@ -1,9 +1,9 @@
-"""Folding thresholds: the map after which one threshold acts as one per class, and what it changes.
+"""Folding thresholds: what one threshold needs to act as one per class, and what that changes.
 
-For plain sigmoids the map is a shift of each logit, and exact. Elsewhere (a softmax, an objectness, one class per box)
-the shifts are solved on predictions: the score of a class grows with its own shift, so every row has a critical shift
-per class, at which it begins to be kept, and given the shifts of the others the best one of a class is found by
-sorting. With a softmax this is repeated until nothing moves.
+For plain sigmoids it is a shift of each logit, with an objectness in an ONNX file a factor of each class score at the
+output; both are exact. For a softmax, and where a box has one class, the shifts are solved on predictions: the score of
+a class grows with its own shift, so every row has a critical shift per class, at which it begins to be kept, and given
+the shifts of the others the best one of a class is found by sorting. This is repeated until nothing moves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_NUMBERS = 30_000_000
 _NEAR = 0.25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FoldedPoints:
     """A map, with the share of what thresholds per class keep that one threshold keeps too; NaN where not measured.
 
@@ -43,7 +43,8 @@ class FoldedPoints:
         kept: Of the detections that either keeps, those that both keep, with NMS within classes and no cap.
         capped: The same with the cap per image that the points were chosen with.
         agnostic: The same with class-agnostic NMS.
-        is_exact: Whether the map is exact by construction.
+        is_exact: Whether the fold is exact by construction.
+        factors: `(F,)` of the class scores at the output of a model with an objectness; None where the shifts do it.
     """
 
     affine: ClassAffine
@@ -51,63 +52,76 @@ class FoldedPoints:
     kept: float = math.nan
     capped: float = math.nan
     agnostic: float = math.nan
-    is_exact: bool = False
+    is_exact: bool = True
+    factors: FloatArray | None = None
 
     def describe(self) -> str:
         """What stays and what changes."""
         if self.is_exact:
-            text = f"One threshold, {self.at:g}, acts exactly as the thresholds per class"
+            text = f"One threshold, {self.at:g}, acts exactly as the thresholds per class."
         else:
-            text = f"One threshold, {self.at:g}, keeps {100 * self.kept:.1f} % of what the thresholds per class keep"
+            text = f"One threshold, {self.at:g}, keeps {100 * self.kept:.1f} % of what the thresholds per class keep."
+        if self.factors is not None:
+            text += " Since the model has an objectness, its class scores are scaled at the output"
+            text += " and may exceed 1." if self.factors.max() > 1 else "."
+            text += f" With one class per box {100 * self.kept:.1f} % stays." if self.kept < 1 else ""
         if math.isnan(self.capped):
-            return f"{text}. Class-agnostic NMS and a cap per image compare classes, so they may choose differently."
+            return f"{text} Class-agnostic NMS and a cap per image compare classes, so they may choose differently."
         shares = f"{100 * self.capped:.1f} % stays, with class-agnostic NMS {100 * self.agnostic:.1f} %"
-        return f"{text}. With the cap per image {shares}."
+        return f"{text} With the cap per image {shares}."
 
 
-def fold_points(points: OperatingPoints, at: float, predictions: Any, at_least: float) -> FoldedPoints:
-    """Make the map of `OperatingPoints.affine`, and measure it where there are predictions."""
+def fold_points(
+    points: OperatingPoints, at: float, predictions: Any, at_least: float, *, at_output: bool = False
+) -> FoldedPoints:
+    """What `OperatingPoints.fold` gives; `at_output` scales the class scores at the output, beside an objectness."""
     check_threshold("threshold `at`", at)
     store = _opened(points, predictions)
     power = float(points.settings.get("score_power", 1.0))
     # Where a score is a power of the model's own, it is compared with the power of a threshold.
     level, thresholds = at ** (1 / power), points.thresholds ** (1 / power)
+    if at_output:
+        folded = FoldedPoints(_whole_map(points, np.zeros(len(thresholds)), at), at, factors=level / thresholds)
+        return folded if store is None else measure_folded(points, store, folded)
+    if points.settings.get("objectness"):
+        raise InputError(
+            "No shift of the logits acts as thresholds on scores that an objectness multiplies. Save the thresholds "
+            "and fold them into an ONNX file: `logn fold MODEL.onnx --thresholds FILE`."
+        )
     shifts = _log_odds(level) - _log_odds(thresholds)
-    reason = why_inexact(points)
-    if reason:
-        if store is None:
-            raise InputError(f"Expected `predictions` (a store) to solve the shifts for {reason} on, but got none.")
-        rows = _rows_to_solve(points, store, level, thresholds, shifts)
-        wanted = rows.scores() >= thresholds
-        # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
-        solved = [solve_shifts(rows, wanted, level, start) for start in (shifts, np.zeros_like(shifts))]
-        shifts = max(solved, key=lambda each: agreement(wanted, rows.scores(each) >= level))
-    affine = _whole_map(points, shifts, at)
+    reason = _why_inexact(points)
+    if not reason:
+        folded = FoldedPoints(_whole_map(points, shifts, at), at)
+        return folded if store is None else measure_folded(points, store, folded)
     if store is None:
-        return FoldedPoints(affine, at, is_exact=True)
-    folded = measure_folded(points, store, affine, at)
-    if reason and folded.kept < at_least:
+        raise InputError(f"Thresholds for {reason} are folded with predictions to solve the shifts on: pass a store.")
+    rows = _rows_to_solve(points, store, level, thresholds, shifts)
+    wanted = rows.scores() >= thresholds
+    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
+    solved = [solve_shifts(rows, wanted, level, start) for start in (shifts, np.zeros_like(shifts))]
+    shifts = max(solved, key=lambda each: agreement(wanted, rows.scores(each) >= level))
+    folded = measure_folded(points, store, FoldedPoints(_whole_map(points, shifts, at), at, is_exact=False))
+    if folded.kept < at_least:
         nearer = "" if points.common is None else f" (`at`) nearer to the common one, {points.common:.3g}"
         raise InputError(
-            f"Expected one threshold to keep at least {100 * at_least:.0f} % of what the thresholds per class keep, "
-            f"but with {reason} it keeps {100 * folded.kept:.1f} %: choose a threshold{nearer}, or apply the "
-            "thresholds per class to the detections."
+            f"With {reason}, one threshold of {at:g} keeps {100 * folded.kept:.1f} % of what the thresholds per class "
+            f"keep, less than {100 * at_least:.0f} %: choose a threshold{nearer}, or apply the thresholds per class to "
+            "the detections."
         )
-    return replace(folded, is_exact=not reason)
+    return folded
 
 
-def why_inexact(points: OperatingPoints) -> str:
+def _why_inexact(points: OperatingPoints) -> str:
     """Why shifts alone cannot be exact; empty where they are."""
     if points.activation == "softmax":
         return "a softmax"
-    if points.settings.get("objectness"):
-        return "an objectness"
     # Shifts change which class of a box is the best.
     return "" if points.settings.get("multi_label", True) else "one class per box"
 
 
 def _log_odds(probability: Any) -> Any:
-    return np.log(probability) - np.log1p(-probability)
+    with np.errstate(divide="ignore"):
+        return np.log(probability) - np.log1p(-probability)
 
 
 def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | None:
@@ -117,7 +131,7 @@ def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore | None
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
     names = store.header.class_names
     if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
-        raise InputError("Expected `predictions` of the classes that the thresholds are for, but they are of others.")
+        raise InputError(f"The predictions in `{store.path}` and the thresholds are of different classes.")
     return store
 
 
@@ -139,43 +153,47 @@ def _rows_to_solve(
     points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
 ) -> FoldRows:
     """The rows near a threshold, now or after the first shifts; of very many rows, those of some images."""
-    only_best, size = not points.settings.get("multi_label", True), 0
-    parts: list[tuple[FloatArray, FloatArray]] = []
+    rows = FoldRows(np.empty((0, 0)), points.activation, _columns(points), not points.settings.get("multi_label", True))
+    parts, size = [np.empty((0, store.num_columns))], 0
     for index in np.random.default_rng(0).permutation(len(store)).tolist():
-        proposals = store[index]
-        logits = np.asarray(proposals.logits, np.float64)
+        logits = np.asarray(store[index].logits, np.float64)
         logits = logits if points.correction is None else points.correction(logits)
-        objectness = np.ones(len(logits)) if proposals.objectness is None else sigmoid(proposals.objectness)
-        rows = FoldRows(logits, points.activation, _columns(points), objectness, only_best)
-        near = (rows.scores() >= _NEAR * thresholds).any(axis=1) | (rows.scores(start) >= _NEAR * at).any(axis=1)
-        parts.append((logits[near], objectness[near]))
-        size += parts[-1][0].size
+        image = replace(rows, logits=logits)
+        near = (image.scores() >= _NEAR * thresholds).any(axis=1) | (image.scores(start) >= _NEAR * at).any(axis=1)
+        parts.append(logits[near])
+        size += parts[-1].size
         if size > MOST_NUMBERS:
             break
-    logits, objectness = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return FoldRows(logits, points.activation, _columns(points), objectness, only_best)
+    return replace(rows, logits=np.concatenate(parts))
 
 
-def measure_folded(points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float) -> FoldedPoints:
-    """The map with the shares that stay, on these predictions."""
+def measure_folded(points: OperatingPoints, store: PredictionStore, folded: FoldedPoints) -> FoldedPoints:
+    """The fold with the shares that stay, on these predictions."""
     settings = DecodeSettings(**{name: points.settings[name] for name in DECODED if name in points.settings})
     uncapped = replace(settings, max_detections=None)
     ways = (uncapped, settings, replace(uncapped, nms="class-agnostic"))
-    kept, capped, agnostic = (_share(points, store, affine, at, way) for way in ways)
-    return FoldedPoints(affine, at, kept, capped, agnostic)
+    kept, capped, agnostic = (_share(points, store, folded, way) for way in ways)
+    return replace(folded, kept=kept, capped=capped, agnostic=agnostic)
 
 
-def _share(
-    points: OperatingPoints, store: PredictionStore, affine: ClassAffine, at: float, settings: DecodeSettings
-) -> float:
+def _share(points: OperatingPoints, store: PredictionStore, folded: FoldedPoints, settings: DecodeSettings) -> float:
     """Of the detections that either way keeps, those that both keep."""
     floor = float(points.thresholds.min()) * (1 - 1e-6)
     plain = decode(store, points.correction, replace(settings, score_threshold=floor))
     plain = plain.take(plain.scores.astype(np.float64) >= points.thresholds[plain.labels])
-    folded = decode(store, affine, replace(settings, score_threshold=at))
+    # A common factor changes no decision, and keeps the scores below 1.
+    factors = np.ones(1) if folded.factors is None else folded.factors
+    limits = replace(settings, score_threshold=folded.at / float(factors.max()))
+
+    def scaled(logits: Any) -> Any:
+        mapped = folded.affine(logits)
+        mapped[:, _columns(points)] = _log_odds(sigmoid(mapped[:, _columns(points)]) * factors / factors.max())
+        return mapped
+
+    one = decode(store, folded.affine if folded.factors is None else scaled, limits)
     left, right = (
         set(zip(kept.image_index.tolist(), kept.proposal.tolist(), kept.labels.tolist(), strict=True))
-        for kept in (plain, folded)
+        for kept in (plain, one)
     )
     return len(left & right) / len(left | right) if left or right else 1.0
 
@@ -188,14 +206,12 @@ class FoldRows:
         logits: `(R, C)` with the background, where there is one.
         activation: "softmax" or "sigmoid".
         columns: `(F,)` the column of each class.
-        objectness: `(R,)` or a number, the factor of all scores of a row, from 0 to 1.
         only_best: Whether only the best class of a row counts.
     """
 
     logits: FloatArray
     activation: str
     columns: list[int]
-    objectness: FloatArray | float = 1.0
     only_best: bool = False
 
     def scores(self, shifts: FloatArray | float = 0.0) -> FloatArray:
@@ -203,18 +219,9 @@ class FoldRows:
         moved = self.logits.copy()
         moved[:, self.columns] += shifts
         scores = (softmax if self.activation == "softmax" else sigmoid)(moved)[:, self.columns]
-        scores = scores * np.reshape(self.objectness, (-1, 1))
         if self.only_best:
-            best = scores.argmax(axis=1)[:, None] == np.arange(scores.shape[1])
-            scores = np.where(best, scores, 0.0)
+            scores = np.where(scores.argmax(axis=1)[:, None] == np.arange(scores.shape[1]), scores, 0.0)
         return scores
-
-    def row_levels(self, at: float) -> FloatArray:
-        """`(R,)` the logit that the score must reach before the objectness; infinite where it cannot."""
-        share = np.broadcast_to(at / np.maximum(self.objectness, 1e-12), len(self.logits))
-        with np.errstate(divide="ignore"):
-            reachable: FloatArray = np.log(share) - np.log1p(-np.minimum(share, 1.0))
-        return np.where(share < 1, reachable, np.inf)
 
 
 def agreement(left: Bools, right: Bools) -> float:
@@ -252,7 +259,7 @@ def solve_shifts(rows: FoldRows, wanted: Bools, at: float, start: FloatArray) ->
 
 def _sweep(rows: FoldRows, wanted: Bools, at: float, shifts: FloatArray) -> FloatArray:
     """Each class once, given all others."""
-    moved, levels = shifts.copy(), rows.row_levels(at)
+    moved = shifts.copy()
     logits = rows.logits.copy()
     logits[:, rows.columns] += shifts
     peak = logits.max(axis=1)
@@ -260,7 +267,7 @@ def _sweep(rows: FoldRows, wanted: Bools, at: float, shifts: FloatArray) -> Floa
     total = exponentials.sum(axis=1)
     for label, column in enumerate(rows.columns):
         own = rows.logits[:, column]
-        critical = levels - own
+        critical = _log_odds(at) - own
         if rows.activation == "softmax":
             critical = critical + np.log(np.maximum(total - exponentials[:, column], 1e-300)) + peak
         if rows.only_best:
@@ -286,12 +293,10 @@ def best_cut(critical: FloatArray, wanted: Bools, now: float) -> float:
         >>> best_cut(np.array([1.0, 2.0, 5.0]), np.array([True, True, False]), 3.0)
         3.0
     """
-    reachable = np.isfinite(critical)
-    values, flags = critical[reachable], wanted[reachable]
-    if not len(values):
+    if not len(critical):
         return now
-    order = np.argsort(values, kind="stable")
-    values, flags = values[order], flags[order]
+    order = np.argsort(critical, kind="stable")
+    values, flags = critical[order], wanted[order]
     # After the first k rows: those of them that are unwanted are mistakes, and so are the wanted ones behind them.
     mistakes = np.concatenate([[0], np.cumsum(~flags)]) + flags.sum() - np.concatenate([[0], np.cumsum(flags)])
     low = np.concatenate([[values[0] - 2.0], values])

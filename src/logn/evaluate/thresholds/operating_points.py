@@ -11,9 +11,14 @@ import numpy as np
 from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
 from logn.calibrators.recommend import DEFAULT_AT
 from logn.errors import InputError
-from logn.evaluate.decode.decoder import DecodeSettings
-from logn.evaluate.decode.decoder import decode as decode_store
-from logn.evaluate.detection.ground_truth import GroundTruth, load_ground_truth, read_results, refuse_without_objects
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.detection.ground_truth import (
+    GroundTruth,
+    load_ground_truth,
+    read_results,
+    refuse_without_objects,
+    truth_of_store,
+)
 from logn.evaluate.detection.matching import match_detections
 from logn.evaluate.store.store import PredictionStore, is_store
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds
@@ -21,6 +26,7 @@ from logn.evaluate.thresholds.fold import DECODED
 from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints, check_threshold
 from logn.evaluate.thresholds.scores import Bools, Draws, Ints, ScoredDetections, measure
 from logn.logits.arrays import FloatArray
+from logn.logits.proposals import Postprocessing
 from logn.statistics.moments import StatisticsMetadata
 
 BEST_SINGLE, PER_CLASS = "best single threshold", "per class"
@@ -70,8 +76,8 @@ def operating_points(
         seed: Of the draws and folds.
         reading: How detections are read, rarely needed: `iou` (0.5), from which overlap a detection is right; `style`,
             "lvis" for federated labels, "coco" where every class is annotated in every image, "auto" by default;
-            `decode`, the `DecodeSettings`; `only_predicted` and `allow_missing_classes`, to leave out images and
-            classes that the predictions do not have; `progress`, called with the number of images decoded.
+            `allow_missing_classes`, to leave out classes that the predictions do not have; `progress`, called with the
+            number of images decoded.
 
     Example:
         >>> import json, tempfile
@@ -120,8 +126,6 @@ def read_detections(
     *,
     iou: float = 0.5,
     style: str = "auto",
-    decode: DecodeSettings | None = None,
-    only_predicted: bool = False,
     allow_missing_classes: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> ReadDetections:
@@ -132,33 +136,27 @@ def read_detections(
     kinds: dict[str, Any] = {"style": style, "allow_missing_classes": allow_missing_classes}
     if not is_store(predictions):
         if affine is not None:
-            raise InputError("Expected a prediction store for thresholds after a correction, but got a results file.")
+            raise InputError(f"`{predictions}` has no logits to correct: pass a folder of `logn predict`.")
         truth = refuse_without_objects(load_ground_truth(labels, **kinds))
         detections = read_results(predictions, truth)
         floor = float(detections.scores.min(initial=1.0))
         scored = ScoredDetections.of(match_detections(detections, truth, thresholds=overlap), truth, floor)
         return ReadDetections(scored, truth, None, {})
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
-    if not len(store):
-        raise InputError(f"Expected `{store.path}` to hold the predictions of some images, but it holds none.")
-    header = store.header
-    of_model = {name: getattr(header, name) for name in ("category_ids", "class_names", "num_classes")}
-    kinds |= {"image_ids": store.image_ids.tolist(), "only_predicted": only_predicted, **of_model}
-    truth = refuse_without_objects(load_ground_truth(labels, **kinds))
+    header, said = store.header, store.header.postprocessing or Postprocessing()
+    truth = truth_of_store(store, labels, **kinds)
     # A model may know more classes than the labels: then the names of its columns are unknown.
     names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
     fingerprint = header.metadata.get("fingerprint")
     source = StatisticsMetadata(names, header.background, header.activation, fingerprint=fingerprint)
     if affine is not None:
-        kind = LogitFacts(
-            "the predictions", header.num_columns, header.background, header.class_names, header.activation
-        )
-        affine.check_fits(kind)
-    limits = (decode or DecodeSettings()).resolved(header)
-    matched = match_detections(decode_store(store, affine, limits, progress=progress), truth, thresholds=overlap)
+        facts = header.num_columns, header.background, header.class_names, header.activation
+        affine.check_fits(LogitFacts("the predictions", *facts))
+    limits = DecodeSettings().resolved(header)
+    matched = match_detections(decode(store, affine, limits, progress=progress), truth, thresholds=overlap)
     settings = {name: getattr(limits, name) for name in DECODED} | {
-        "score_power": 1.0 if header.postprocessing is None else header.postprocessing.score_power,
-        "objectness": header.objectness,
+        "score_power": said.score_power,
+        "objectness": header.objectness and said.objectness != "added",
         "columns": header.columns.tolist(),
         "num_columns": header.num_columns,
     }

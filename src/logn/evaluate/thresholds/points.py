@@ -114,36 +114,36 @@ class OperatingPoints:
         thresholds: Mapping[str, float],
         at: float = DEFAULT_AT,
         class_names: Names = None,
-        default: float | None = None,
     ) -> OperatingPoints:
         """Take thresholds that exist already.
 
         Args:
-            thresholds: Thresholds by class name. The key "default", unless a class has that name, is for the others.
+            thresholds: Thresholds by class name. The key "default", unless a class has that name, is for the others,
+                which have `at` without it.
             at: The one threshold that will act as all of them.
             class_names: All classes of the model, in the order of its columns; None where `thresholds` has them so.
-            default: The threshold of classes that `thresholds` does not name; `at` where it is None.
 
         Example:
             >>> OperatingPoints.from_thresholds({"cat": 0.5}, class_names=["car", "person"])
             Traceback (most recent call last):
             ...
-            logn.errors.InputError: Expected thresholds of the model's classes, but it has no class `cat`; did you \
-mean `car`?
+            logn.errors.InputError: The model has no class `cat`; did you mean `car`?
         """
         given = dict(thresholds)
         names = [str(name) for name in (given if class_names is None else class_names)]
+        fallback = at
         if DEFAULT_KEY in given and (class_names is None or DEFAULT_KEY not in names):
-            own = given.pop(DEFAULT_KEY)
-            default, names = own if default is None else default, [name for name in names if name != DEFAULT_KEY]
-        fallback = at if default is None else check_threshold(DEFAULT_KEY, default)
+            fallback = check_threshold(DEFAULT_KEY, given.pop(DEFAULT_KEY))
+            names = [name for name in names if name != DEFAULT_KEY]
         for name in given:
             if name not in names:
                 close = difflib.get_close_matches(str(name), names, 1)
                 hint = f"; did you mean `{close[0]}`?" if close else f" (it has {_listed(names)})."
-                raise InputError(f"Expected thresholds of the model's classes, but it has no class `{name}`{hint}")
+                raise InputError(f"The model has no class `{name}`{hint}")
             if names.count(name) > 1:
-                raise InputError(f"Expected one class named `{name}`, but the model has {names.count(name)}.")
+                raise InputError(
+                    f"The model has {names.count(name)} classes named `{name}`; a threshold by name fits one."
+                )
         return cls(tuple(ClassPoint(name, given.get(name, fallback)) for name in names), at=at)
 
     @property
@@ -192,11 +192,13 @@ mean `car`?
         write_text(path, text.getvalue())
 
     @classmethod
-    def load(cls, path: PathLike, at: float | None = None, class_names: Names = None) -> OperatingPoints:
+    def load(
+        cls, path: PathLike | Mapping[str, Any], at: float | None = None, class_names: Names = None
+    ) -> OperatingPoints:
         """Read points that `save` or `logn thresholds -o` wrote, or thresholds by class name as JSON or CSV.
 
         Args:
-            path: A .json or .csv file, or JSON text such as '{"car": 0.5}'.
+            path: A .json or .csv file, JSON text such as '{"car": 0.5}', or thresholds by class name.
             at: The one threshold that will act as all of them; by default what the file says, else 0.25.
             class_names: All classes of the model, in order; needed where the file names only some.
         """
@@ -204,11 +206,13 @@ mean `car`?
         if content.get("format") != FILE_FORMAT:
             return cls.from_thresholds(content, DEFAULT_AT if at is None else at, class_names)
         if (schema := content.get("schema")) != FILE_SCHEMA:
-            raise InputError(f"Expected `{path}` to have schema {FILE_SCHEMA}, but it has {schema!r}; choose again.")
+            raise InputError(
+                f"`{path}` has schema {schema!r}; this version reads {FILE_SCHEMA}. Choose the thresholds again."
+            )
         try:
             points = cls.from_dict(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"Expected `{path}` to hold operating points, but it is damaged: {error}.") from error
+            raise InputError(f"`{path}` is a damaged file of thresholds: {error}.") from error
         return points if at is None else replace(points, at=at)
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,8 +245,10 @@ def check_threshold(what: str, value: Any) -> float:
     return float(value)
 
 
-def _content(path: PathLike) -> dict[str, Any]:
-    """The JSON object of a file or text, or the thresholds of a CSV file by class name."""
+def _content(path: PathLike | Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object of a file or text, or the thresholds of a CSV file or a mapping by class name."""
+    if isinstance(path, Mapping):
+        return dict(path)
     text: str | bytes = os.fspath(path)
     if not str(text).lstrip().startswith("{"):
         require_file(path)
@@ -252,9 +258,9 @@ def _content(path: PathLike) -> dict[str, Any]:
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but {error}.') from error
+        raise InputError(f'`{path}` is not JSON such as {{"car": 0.5}}: {error}.') from error
     if not isinstance(content, dict):
-        raise InputError(f'Expected `{path}` to be JSON such as {{"car": 0.5}}, but it is another kind of JSON.')
+        raise InputError(f'`{path}` is not a JSON object such as {{"car": 0.5}}.')
     return content
 
 
@@ -268,9 +274,9 @@ def _csv_thresholds(path: PathLike) -> dict[str, Any]:
         except (IndexError, ValueError):
             if number == 0:
                 continue  # the header
-            raise InputError(f"Expected `{path}` to have a class and a threshold per line, but got {row}.") from None
+            raise InputError(f"`{path}` has a line without a class and a threshold: {row}.") from None
         if name in thresholds:
-            raise InputError(f"Expected `{path}` to name each class once, but `{name}` comes twice.")
+            raise InputError(f"`{path}` names the class `{name}` twice.")
         thresholds[name] = value
     return thresholds
 

@@ -114,7 +114,7 @@ class ScoredDetections:
     def __post_init__(self) -> None:
         if np.isnan(self.scores).any():
             name = self.class_names[int(self.labels[np.isnan(self.scores)][0])]
-            raise InputError(f"Expected scores to be numbers, but a score of class `{name}` is NaN.")
+            raise InputError(f"A score of class `{name}` is NaN.")
 
     @classmethod
     def of(cls, matched: MatchedDetections, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
