@@ -291,7 +291,8 @@ def write_model(
     name, in_folder = (target or Path(f"corrected{source.traits.suffix}")).name, not source.traits.suffix
     with _workshop(target) as folder:
         proof = source.write(maps, folder / name, images)
-        for what, parts in (("statistics", moments), ("affine", maps)):
+        sides: dict[str, Sequence[ClassMoments | ClassAffine]] = {"statistics": moments, "affine": maps}
+        for what, parts in sides.items():
             for stage, part in enumerate(parts):
                 part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
         return proof, () if target is None else _move(folder, target)

@@ -179,7 +179,7 @@ def _allotted(draws: Draws, goal: Goal) -> FloatArray:
 
     def allowed(price: FloatArray) -> Bools:
         alarms = [pair[1][level, columns] for pair, level in zip(counts, taken(price), strict=True)]
-        return goal.allows(np.sum(alarms, axis=0, dtype=np.int64), draws.images)
+        return goal.allows(np.asarray(np.sum(alarms, axis=0, dtype=np.int64)), draws.images)
 
     picked = zip(draws.classes, taken(_least(_PRICES, draws.size, allowed)), strict=True)
     return np.array([sums.scores.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
