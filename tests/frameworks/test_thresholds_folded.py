@@ -178,9 +178,11 @@ class TestWithAnObjectness:
             fold_thresholds(tmp_path / "out.onnx", given, tmp_path / "again.onnx", class_names=NAMES)
 
     @pytest.mark.parametrize("thresholds", ["f1", {"car": 0.6, "bus": 0.1, "default": 0.3}])
-    def test_the_correction_goes_into_the_logits_and_the_thresholds_behind_them(self, file, tmp_path, thresholds):
+    def test_the_correction_goes_into_the_logits_and_the_thresholds_behind_them(
+        self, file, tmp_path, thresholds, yolo_folder
+    ):
         how = {"like": "yolox", "class_names": NAMES}
-        data = labelled_by(logn.detector(file, **how), tmp_path)
+        data = labelled_by(logn.detector(file, **how), tmp_path, yolo_folder)
         options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", **how}
         out = tmp_path / "out.onnx"
         done, chosen = correct_with_thresholds(file, tmp_path / "images" / "val", out, thresholds, at=AT, **options)

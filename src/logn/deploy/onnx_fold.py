@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
+from logn.deploy.onnx_scaling import ScoreScaling
 from logn.errors import InputError
 from logn.files import check_new
 from logn.logits.arrays import FloatArray
-from logn.logits.onnx.boxes import find_objectness
 from logn.logits.onnx.candidates import BOX, score_outputs
 from logn.logits.onnx.file import (
     PLACED,
@@ -33,7 +33,7 @@ from logn.logits.onnx.file import (
     read_onnx,
 )
 from logn.logits.onnx.layers import LAYERS, add_initializer, insert_after, map_layers
-from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits, trial_values
+from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.strict_json import parse_json
 
 METADATA_KEY = "logn.folded"
@@ -154,7 +154,7 @@ def fold_onnx(
     whole = _over_all_columns(affine, logits)
     way = "nodes" if insert or logits.layout is None else "weights"
     folded = _insert_map(file.model, logits, whole)[0] if way == "nodes" else _fold_weights(file.model, logits, whole)
-    scaling = None if class_factors is None else _Scaling.of(file, logits, used, class_factors)
+    scaling = None if class_factors is None else ScoreScaling.of(file, logits, used, class_factors)
     if scaling is not None:
         scaling.insert(folded)
     write_fold(folded, affine, logits.tensors, way)
@@ -320,50 +320,6 @@ def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
 
 
 @dataclass(frozen=True)
-class _Scaling:
-    """Factors of an output that holds an objectness and class scores, of which users take the product.
-
-    Attributes:
-        output: Its name.
-        factors: In the shape that is broadcast over it; 1 for boxes and objectness.
-        classes: The same shape, True for classes.
-    """
-
-    output: str
-    factors: npt.NDArray[Any]
-    classes: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, file: OnnxFile, logits: OnnxLogits, inputs: Arrays, factors: npt.ArrayLike) -> _Scaling:
-        values = trial_values(file, logits, inputs)
-        layout = None if values is None else find_objectness(file.graph, logits, values)
-        if values is None or layout is None or layout.raw_objectness:
-            raise InputError(
-                f"`{file.path}` has an objectness, but no output that holds it with boxes and class scores (after "
-                "sigmoids). Export the model with one."
-            )
-        (name,) = layout.outputs
-        whole = np.append(np.ones((layout.objectness or 0) + 1), factors)
-        shape = -1, *[1] * (max(values[name].ndim - 2, 1) if layout.transposed else 0)
-        is_class = np.arange(len(whole)) > (layout.objectness or 0)
-        return cls(name, whole.astype(values[name].dtype).reshape(shape), is_class.reshape(shape))
-
-    def insert(self, model: Any) -> None:
-        """Put the node in."""
-        graph = OnnxGraph(model)
-        insert_after(graph, self.output, "Mul", add_initializer(graph, "logn_class_factors", self.factors))
-
-    def check(self, expected: Arrays, found: Arrays, tolerance: float) -> None:
-        """Scale what is expected, and compare the class scores alone: boxes may be a thousand times as large."""
-        expected[self.output] = expected[self.output] * self.factors
-        old, new = (np.where(self.classes, values[self.output], 0) for values in (expected, found))
-        if not _is_same(new, old, tolerance):
-            raise InputError(
-                f"The class scores of `{self.output}` are not scaled by their factors; nothing was written."
-            )
-
-
-@dataclass(frozen=True)
 class _Trial:
     """How a folded file is proven: both models run in onnxruntime, and their logits and all their outputs are compared.
 
@@ -381,7 +337,7 @@ class _Trial:
     affine: ClassAffine
     inputs: Sequence[Arrays]
     way: str
-    scaling: _Scaling | None = None
+    scaling: ScoreScaling | None = None
 
     def prove(self, written: Path) -> Proof:
         """Compare the file that was written with the model, and with the model with the map as nodes behind its logits.
