@@ -236,11 +236,11 @@ class TestModelFiles:
         with pytest.raises(logn.InputError, match="is a pickle"):
             fold_thresholds(source, self.given, tmp_path / "again.pt")
 
-    def test_a_folded_ultralytics_file_is_recognised_wherever_it_goes(self, ultralytics_file, tmp_path):
+    def test_a_folded_ultralytics_file_is_recognised_wherever_it_goes(self, file, tmp_path):
         """Without the files beside it, and after Ultralytics saved it anew; training makes another model of it."""
         from ultralytics import YOLO
 
-        fold_thresholds(ultralytics_file("YOLO11"), self.given, tmp_path / "out.pt", at=AT, trust=True)
+        fold_thresholds(file("YOLO11"), self.given, tmp_path / "out.pt", at=AT, trust=True)
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         (tmp_path / "out.pt").rename(elsewhere / "moved.pt")

@@ -1,4 +1,4 @@
-"""Scale the class scores of an ONNX output that holds an objectness too, whose thresholds no shift of logits can copy."""
+"""Scale the class scores of an ONNX output that holds an objectness too, where no shift of the logits is exact."""
 
 from __future__ import annotations
 
