@@ -163,9 +163,9 @@ def test_bfloat16_stays_bfloat16(run, affine, tmp_path):
         (np.zeros((2, 3)), "y.npy", "The number of columns differs: 4 in"),
         (np.array([[0.0] * 4, [0, 0, np.nan, 0]]), "y.npy", "Row 1, class 2 of"),
         (np.full((1, 4), 60000, np.float16), "y.npy", "does not fit float16 once it is corrected"),
-        (np.zeros((0, 4)), "y.npy", "at least one row"),
+        (np.zeros((0, 4)), "y.npy", "holds no row of logits"),
         (np.zeros((2, 4), np.int64), "y.npy", "int64"),
-        (np.zeros((2, 4)), "y.txt", "to end in .npy or .safetensors"),
+        (np.zeros((2, 4)), "y.txt", "must end in .npy or .safetensors"),
     ],
 )
 def test_logits_that_cannot_be_corrected_are_refused(refused, affine, tmp_path, rows, target, sentence):

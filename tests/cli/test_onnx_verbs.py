@@ -61,7 +61,7 @@ def test_from_images_to_a_corrected_file(run, refused, tmp_path, model, images):
     moments = ClassMoments.load(stats)
     np.testing.assert_allclose(moments.mean, 0, atol=1e-4)
     np.testing.assert_allclose(moments.variance, 1, rtol=1e-4)
-    assert "to have no map folded into it" in refused("fold", output, affine, "-o", tmp_path / "2.onnx")
+    assert "has a map folded into it already" in refused("fold", output, affine, "-o", tmp_path / "2.onnx")
     assert not (tmp_path / "2.onnx").exists()
 
 
@@ -126,17 +126,17 @@ TWO_HEADS = """(float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("fold model.onnx wide.safetensors", "of 9 classes"),
-        ("fold broken.onnx affine.safetensors", "whole ONNX model"),
-        ("fold two.onnx affine.safetensors", "name its `tensor`"),
-        ("fold two.onnx affine.safetensors --tensor nobody", "Expected `tensor` to be a tensor of"),
+        ("fold model.onnx wide.safetensors", "no class logits of 9 columns"),
+        ("fold broken.onnx affine.safetensors", "cannot be read as an ONNX model"),
+        ("fold two.onnx affine.safetensors", "name one as `tensor`"),
+        ("fold two.onnx affine.safetensors --tensor nobody", "has no tensor `nobody`"),
         ("fold model.pt affine.safetensors", "fold a PyTorch model in Python with logn.fold(model, layer, affine)"),
         ("fold model.engine affine.safetensors", "is not an ONNX file: it is an engine of TensorRT"),
         ("fold model.onnx affine.safetensors --size large", "like 480x640 or 640"),
         ("fold model.onnx affine.safetensors --size 9", "Expected `size` to be (8, 8)"),
         ("collect model.onnx --images images", "`model.onnx` does not say how its images are prepared. Pass `like`"),
         ("collect model.onnx --images images --like yolo", "Expected `like` to be one of yolov5"),
-        ("collect model.onnx --images empty --like imagenet", "to hold images"),
+        ("collect model.onnx --images empty --like imagenet", "holds no images"),
         ("collect best.pt --images images", "`best.pt` is a pickle"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
         ("m.onnx --like yolo", "Expected `like` to be one of yolov5"),
         ("m.onnx --like yolox --size 64", "Expected `size` to be (32, 32)"),
         ("m.onnx --like yolox --class-names other.txt", "horse"),
-        ("bad.onnx --like yolox", "to load in onnxruntime, but it does not"),
+        ("bad.onnx --like yolox", "does not load in onnxruntime"),
         ("nowhere", "There is no file or folder `nowhere`"),
         ("gone.onnx --like yolox", "gone.onnx"),
         ("os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),

@@ -70,9 +70,9 @@ def test_statistics_in_the_folder_of_the_logits_are_no_logits(run, refused, logi
     pattern = str(tmp_path / "shards" / "*")
     assert run("collect", pattern, "-o", output, "--json").json["rows"] == 300
     sentence = refused("collect", output, "-o", tmp_path / "new.safetensors")
-    assert sentence == f"Expected `{output}` to hold logits, but it holds `logn.statistics`."
+    assert sentence == f"`{output}` holds `logn.statistics`, not logits."
     assert run("fit", output, "-o", tmp_path / "affine.safetensors").code == 0
-    assert "to hold logits" in refused("apply", tmp_path / "affine.safetensors", output, "-o", tmp_path / "x.npy")
+    assert "not logits" in refused("apply", tmp_path / "affine.safetensors", output, "-o", tmp_path / "x.npy")
 
 
 @pytest.fixture

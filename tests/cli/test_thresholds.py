@@ -189,4 +189,4 @@ def test_a_model_that_holds_thresholds_already_is_refused(sigmoid_file, capsys, 
     (tmp_path / "out.onnx").rename(tmp_path / "once.onnx")
     capsys.readouterr()
     assert fold(tmp_path / "once.onnx", '{"car": 0.5}') == 2
-    assert "to have no map folded into it, but it has one (thresholds)" in capsys.readouterr().err
+    assert "has a map folded into it already (thresholds)" in capsys.readouterr().err

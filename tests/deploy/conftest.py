@@ -1,4 +1,4 @@
-"""Exporting models to ONNX once for all tests, and running the files."""
+"""Writing ONNX files by hand, exporting models once for all tests, and running the files."""
 
 import contextlib
 import io
@@ -6,12 +6,55 @@ import os
 import warnings
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 from logn.calibrators.affine import ClassAffine
+from logn.deploy.onnx_fold import fold_onnx
+from logn.errors import InputError
+
+THREE = ClassAffine([0.5, 2.0, 1.5], [1.0, -2.0, 0.25], method="example")
+
+
+def write_graph(path, body, outputs="float[N, 3] y", *, inputs="float[N, 4] x", opset=17, seed=7, **weights):
+    """Write a model from the text of its nodes, and of its weights: arrays, or shapes to draw; gives the path."""
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    model, draw = onnx.parser.parse_model(text), np.random.default_rng(seed).normal
+    for name, given in weights.items():
+        array = draw(size=given).astype(np.float32) if isinstance(given, tuple) else np.asarray(given)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.checker.check_model(model)
+    onnx.save_model(model, str(path))
+    return path
+
+
+def run_graph(path, feed, tensor=None):
+    """All outputs of a model by name, or one tensor inside of it."""
+    model = onnx.load(str(path))
+    if tensor is not None:
+        del model.graph.output[:]
+        model.graph.output.append(onnx.ValueInfoProto(name=tensor))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    results = dict(zip([value.name for value in session.get_outputs()], session.run(None, feed), strict=True))
+    return results if tensor is None else results[tensor]
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """A fold into an ONNX file that is refused with a message, and writes nothing."""
+
+    def check(source, message, affine=THREE, **options):
+        present = sorted(tmp_path.iterdir())
+        with pytest.raises(InputError, match=message):
+            fold_onnx(source, affine, tmp_path / "refused.onnx", **options)
+        assert sorted(tmp_path.iterdir()) == present
+
+    return check
 
 
 @pytest.fixture(scope="session")

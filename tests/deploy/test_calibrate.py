@@ -44,15 +44,12 @@ def test_the_paper_for_a_classifier_makes_every_class_standard():
 
 def test_folding_gives_the_same_model():
     attached, folded = classifier().eval(), classifier().eval()
-    calibration = calibrate(attached, batches())
-    affine, handle = calibration.affine, calibration.handle
-    calibration = calibrate(folded, batches(), fold=True)
-    same, nothing = calibration.affine, calibration.handle
-    assert nothing is None
-    assert same == affine
+    calibration, same = calibrate(attached, batches()), calibrate(folded, batches(), fold=True)
+    assert same.handle is None
+    assert same.affine == calibration.affine
     np.testing.assert_allclose(logits(folded), logits(attached), atol=1e-4)
-    handle.remove()
-    np.testing.assert_allclose(affine(logits(attached)), logits(folded), atol=1e-4)
+    calibration.handle.remove()
+    np.testing.assert_allclose(calibration.affine(logits(attached)), logits(folded), atol=1e-4)
 
 
 def test_modes_weights_and_buffers_stay():
@@ -120,32 +117,21 @@ def test_hugging_face_batches_go_by_name_without_their_labels():
 
 @pytest.mark.parametrize("batch", ["text", ["text"], [], 3, {"audio": IMAGES}, {}, ({"a": 1}, 2)])
 def test_other_batches_are_refused(batch):
-    with pytest.raises(InputError, match="`loader` to give images"):
+    with pytest.raises(InputError, match=r"^`loader` gives "):
         run_on_batch(Seen(), batch)
 
 
 def test_a_forward_function_takes_any_batch():
-    affine = calibrate(
-        classifier(), [{"a": batch} for batch in batches()], forward=lambda model, batch: model(batch["a"])
-    ).affine
-    assert affine == calibrate(classifier(), batches()).affine
+    loader = [{"a": batch} for batch in batches()]
+    result = calibrate(classifier(), loader, forward=lambda model, batch: model(batch["a"]))
+    assert result.affine == calibrate(classifier(), batches()).affine
 
 
 def test_batches_go_to_the_device_with_their_containers():
-    seen = []
-    calibrate(
-        classifier(),
-        [(batch, {"more": [LABELS, "text"]}) for batch in batches()],
-        device="cpu",
-        forward=lambda model, batch: (seen.append(batch), model(batch[0])),
-    )
+    seen, loader = [], [(batch, {"more": [LABELS, "text"]}) for batch in batches()]
+    calibrate(classifier(), loader, device="cpu", forward=lambda model, batch: (seen.append(batch), model(batch[0])))
     assert isinstance(seen[0], tuple)
     assert seen[0][1]["more"][1] == "text"
-
-
-def test_nothing_to_record_is_refused():
-    with pytest.raises(InputError, match="`loader` to give at least one batch"):
-        calibrate(classifier(), [])
 
 
 def test_not_a_number_is_refused():
@@ -166,7 +152,7 @@ def test_a_model_that_has_a_map_is_refused_before_the_pass():
     model = classifier()
     calibrate(model, batches())
     seen = iter(batches())
-    with pytest.raises(InputError, match="no map attached"):
+    with pytest.raises(InputError, match="has a map attached already"):
         calibrate(model, seen)
     assert len(list(seen)) == len(batches()) - 1
 
@@ -184,14 +170,11 @@ def test_stages_get_a_map_each():
     torch.manual_seed(0)
     model = TwoStages()
     layer = LogitLayer(("stages.0", "stages.1"), activation="softmax", stages=True)
-    calibration = calibrate(model, batches(), layer=layer, method="logn")
-    maps, handle = calibration.affine, calibration.handle
-    assert len(maps) == 2
-    assert maps[0] != maps[1]
+    first, second = calibrate(model, batches(), layer=layer, method="logn").affine
+    assert first != second
     with torch.inference_mode():
         mapped = torch.cat([model(batch) for batch in batches()], dim=1)
     np.testing.assert_allclose(mapped.mean(dim=1), 0.0, atol=1e-5)
-    handle.remove()
 
 
 def test_the_result_has_names_and_one_line():
@@ -221,23 +204,6 @@ def test_methods_and_their_options(options, expected):
     model, layer = detector()
     result = calibrate(model, batches(), layer=layer, **options)
     assert result.affine == expected(result.moments)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"method": "logm"}, "`method` to be one of none, recommended, logn"),
-        ({"margin": 0.0}, "options of `recommended` to be among"),
-        ({"method": "logn", "strenght": 1.0}, "but got `strenght`"),
-    ],
-)
-def test_a_wrong_choice_is_refused_before_the_pass(options, words):
-    with pytest.raises(InputError, match=words):
-        calibrate(classifier(), iter(()), **options)
-
-
-def test_it_is_a_public_name():
-    assert logn.calibrate is calibrate
 
 
 def test_progress_goes_to_stderr(capsys):

@@ -53,7 +53,7 @@ def test_torchvision_classifiers(name):
     np.testing.assert_allclose(folded, affine(plain), atol=1e-4, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:ReLU follows")
+@pytest.mark.filterwarnings("ignore:A ReLU follows")
 def test_squeezenet_ends_in_a_convolution():
     torch.manual_seed(0)
     model = torchvision.models.squeezenet1_1(num_classes=4).eval()

@@ -79,12 +79,12 @@ def corrected(ending, **options):
 @pytest.mark.parametrize(
     ("ending", "fold", "sentence"),
     [
-        (tied, True, "`fc` to change the class scores alone, but the output `similarity` changes too"),
-        (boxes_of_logits, True, "but the output `boxes` changes too"),
-        (boxes_of_logits, False, "but the output `boxes` changes too"),
-        (feeds_back, True, "map of the class scores, but it returns others"),
-        (feeds_back, False, "map of the class scores, but it returns others"),
-        (hidden, True, "but the output `0` changes too"),
+        (tied, True, "correction of `fc` would change the output `similarity` too"),
+        (boxes_of_logits, True, "would change the output `boxes` too"),
+        (boxes_of_logits, False, "would change the output `boxes` too"),
+        (feeds_back, True, "does not return the mapped class scores"),
+        (feeds_back, False, "does not return the mapped class scores"),
+        (hidden, True, "would change the output `0` too"),
         (normed, True, "something sets the weights of `fc` in each pass"),
     ],
 )

@@ -141,7 +141,7 @@ def test_the_map_goes_into_the_convolutions_and_nothing_else_changes(tmp_path, m
 
 
 def test_its_predictions_cannot_be_stored_and_the_reason_is_said(tmp_path, where):
-    with pytest.raises(InputError, match=r"it chooses among them inside \(NonMaxSuppression\)"):
+    with pytest.raises(InputError, match=r"chooses among its boxes inside the graph \(NonMaxSuppression\)"):
         OnnxDetector(ssd(tmp_path / "ssd.onnx", where), like="ssd")
 
 

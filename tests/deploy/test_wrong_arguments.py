@@ -16,11 +16,6 @@ def model():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6)).eval()
 
 
-@pytest.fixture
-def affine():
-    return logn.ClassAffine.identity(6)
-
-
 def test_the_path_of_a_layer_is_enough(model):
     affine, images = logn.ClassAffine(np.full(6, 2.0), np.arange(6.0)), torch.rand(8, 4)
     with logn.record(model, "2") as moments, torch.inference_mode():
@@ -31,10 +26,9 @@ def test_the_path_of_a_layer_is_enough(model):
     logn.fold(model, "2", affine)
     with torch.inference_mode():
         torch.testing.assert_close(model(images), affine(plain))
-    with pytest.raises(logn.InputError, match="there is no `3`"):
-        logn.calibrate(model, [images], layer="3")
-    with pytest.raises(logn.InputError, match=r"a logn\.LogitLayer or the path of a module, but got Linear"):
-        logn.attach(model, model[2], affine)
+    for layer, message in (("3", "no module `3`"), (model[2], r"a logn\.LogitLayer or the path .*, but got Linear")):
+        with pytest.raises(logn.InputError, match=message):
+            logn.calibrate(model, [images], layer=layer)
 
 
 def test_the_path_of_a_known_layer_brings_what_its_framework_says(model):
@@ -47,24 +41,21 @@ def test_the_path_of_a_known_layer_brings_what_its_framework_says(model):
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_torchscript_is_refused(model):
     scripted = torch.jit.script(model)
-    with pytest.raises(logn.InputError, match="but got TorchScript"):
-        logn.locate_logits(scripted)
-    with pytest.raises(logn.InputError, match="but got TorchScript"):
-        logn.calibrate(scripted, [torch.rand(8, 4)], layer=logn.LogitLayer("2"))
-
-
-def test_one_tensor_is_no_loader(model):
-    with pytest.raises(logn.InputError, match=r"but got one tensor; put it in a list: \[images\]"):
-        logn.calibrate(model, torch.rand(8, 4))
+    for put in (logn.locate_logits, lambda model: logn.calibrate(model, [torch.rand(8, 4)], layer="2")):
+        with pytest.raises(logn.InputError, match="is TorchScript"):
+            put(scripted)
 
 
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        ("train/", r"but got the path `train/`; for a folder of images use logn.correct, or a torch DataLoader\."),
-        (Path("train"), "but got the path `train`"),
-        (TensorDataset(torch.rand(8, 4)), r"but got a dataset \(TensorDataset\), which gives single images; put it in"),
+        (torch.rand(8, 4), r"is one tensor, .*; put it in a list: \[images\]"),
+        ("train/", r"is the path `train/`, .*; for a folder of images use logn.correct, or pass a torch DataLoader\."),
+        (Path("train"), "is the path `train`"),
+        (TensorDataset(torch.rand(8, 4)), r"is a dataset \(TensorDataset\), not batches of images; put it in"),
         (None, "but got NoneType"),
+        ([], "gave no batch"),
+        ([torch.rand(1, 4)], "at least two rows of logits, but got 1"),
     ],
 )
 def test_what_gives_no_batches_is_no_loader(model, loader, message):
@@ -88,16 +79,10 @@ def test_what_gives_no_batches_is_no_loader(model, loader, message):
     ],
 )
 def test_a_mistyped_option_is_refused_before_the_pass(model, wrong, message):
-    batches = []
-
-    def loader():
-        for _ in range(2):
-            batches.append(torch.rand(8, 4))
-            yield batches[-1]
-
+    batches = iter([torch.rand(8, 4)] * 2)
     with pytest.raises(logn.InputError, match=message):
-        logn.calibrate(model, loader(), layer=logn.LogitLayer("2"), **wrong)
-    assert batches == []
+        logn.calibrate(model, batches, layer=logn.LogitLayer("2"), **wrong)
+    assert len(list(batches)) == 2
 
 
 @pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
@@ -120,11 +105,6 @@ def test_what_can_be_fitted_is_not_refused_before(model, background, activation,
     layer = logn.LogitLayer("2", background=background, activation=activation)
     affine = logn.calibrate(model, [torch.rand(32, 4)] * 2, layer=layer, **options).affine
     assert affine.num_columns == 6
-
-
-def test_one_image_has_no_spread(model):
-    with pytest.raises(logn.InputError, match="at least two rows of logits, but got 1"):
-        logn.calibrate(model, [torch.rand(1, 4)])
 
 
 @pytest.mark.parametrize("wrong", [None, "stats.safetensors", np.ones((3, 6))])

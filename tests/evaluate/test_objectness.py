@@ -212,7 +212,7 @@ def test_objectness_that_does_not_fit_is_refused(tmp_path):
             pytest.raises(InputError, match="as the store says"),
         ):
             writer.append(1, proposals_of(1, objectness=has))
-    with pytest.raises(InputError, match=r"`objectness` to have shape \(2,\), one logit a row, but got \(3,\)"):
+    with pytest.raises(InputError, match=r"`objectness` to have shape \(2,\), one logit per row, but got \(3,\)"):
         Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=9, width=9, objectness=np.zeros(3))
 
 

@@ -136,7 +136,7 @@ def test_a_corrected_model_is_collected_but_not_corrected_again(folder):
     plain = collected(folder, "tiny_detectors:retinanet", "--images", "images")
     twice = collected(folder, "twice:build", "--images", "images")
     np.testing.assert_allclose(twice.mean, 2.0 * plain.mean, rtol=1e-5)
-    with pytest.raises(logn.InputError, match="to have no map folded into it, but it has one"):
+    with pytest.raises(logn.InputError, match="has a map folded into it already"):
         logn.correct("twice:build", folder / "images")
 
 

@@ -410,7 +410,7 @@ def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_p
     source = graph.save(tmp_path / "m.onnx", f"float[A, B, C, {CLASSES}] scores, float[D, E, F, 4] boxes")
     report = fold_onnx(source, ClassAffine(np.full(CLASSES, 2.0), np.zeros(CLASSES)), tmp_path / "out.onnx")
     assert (report.way, report.layers) == ("weights", ("cls_w",))
-    with pytest.raises(InputError, match=r"it chooses among them inside \(TopK\).*collect its statistics and fold"):
+    with pytest.raises(InputError, match=r"chooses among its boxes inside the graph \(TopK\).*can be corrected"):
         OnnxDetector(source, like="ultralytics")
 
 

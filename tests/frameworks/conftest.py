@@ -109,7 +109,7 @@ def agreement():
         with torch.inference_mode():
             for mapped, wanted in zip(own_logits(folded), expected, strict=True):
                 np.testing.assert_allclose(mapped, wanted, atol=tolerance, rtol=0)
-        with pytest.raises(InputError, match="no map folded into it"):
+        with pytest.raises(InputError, match="has a map folded into it"):
             fold(folded, layer, affine)
         return layer, folded
 
@@ -138,7 +138,7 @@ def refusal():
             locate_logits(model, num_columns=columns)
         message = str(caught.value)
         kind = type(model.get_submodule(renamed)).__name__
-        assert f"with {columns} columns, but got {type(model).__name__}" in message
+        assert f"with {columns} columns were found in {type(model).__name__}" in message
         assert f'logn.LogitLayer("{renamed}"' in message
         assert f"{renamed} ({kind}, " in message
         assert "\n" not in message

@@ -245,7 +245,7 @@ def test_a_refused_fold_leaves_shared_slots_shared(class_map):
     model = SingleStageDetector(DeformableDETRHead(True, False))
     layer = locate_logits(model)
     model.bbox_head.cls_branches[2].half()
-    with pytest.raises(InputError, match="to fit into"):
+    with pytest.raises(InputError, match="overflows"):
         fold(model, layer, class_map(CLASSES).then(type(class_map(CLASSES))([1e9] * CLASSES, [0.0] * CLASSES)))
     assert model.bbox_head.cls_branches[2] is model.bbox_head.cls_branches[1]
 
@@ -265,6 +265,6 @@ def test_heads_that_mix_their_logits_are_not_guessed(refusal):
     class TOODHead(DenseHead):
         __module__ = "mmdet.models.dense_heads.tood_head"
 
-    with pytest.raises(InputError, match="but got SingleStageDetector"):
+    with pytest.raises(InputError, match="found in SingleStageDetector"):
         locate_logits(SingleStageDetector(TOODHead("conv_cls", anchors=1)))
     refusal(TwoStageDetector(), CLASSES + 1)

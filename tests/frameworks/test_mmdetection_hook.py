@@ -146,7 +146,7 @@ def test_the_number_of_batches_and_the_loader_can_be_given(hook_class):
 def test_a_configuration_without_one_training_set_is_refused():
     with pytest.raises(InputError, match="has no training and test loader"):
         mmdetection.training_images(None, {})
-    with pytest.raises(InputError, match="the training set is not one data set"):
+    with pytest.raises(InputError, match="not a single data set"):
         mmdetection.training_images({"dataset": {"type": "ConcatDataset", "datasets": []}}, {"dataset": {}})
     with pytest.raises(AttributeError, match="no attribute 'NormCalHook'"):
         _ = mmdetection.NormCalHook

@@ -71,7 +71,7 @@ def test_nothing_is_left_where_writing_fails(saved, tmp_path):
         write_transformers(model, Unwilling(), tmp_path / "corrected")
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     for target, message in (
-        ("model", r"`.*model` not to exist, but it does; give a new folder"),
+        ("model", "model` exists already; choose a new folder"),
         ("nowhere/corrected", r"folder of `.*` to exist, but `.*nowhere` does not"),
     ):
         with pytest.raises(InputError, match=message):
@@ -92,17 +92,17 @@ UNREADABLE = {
     ).unlink(),
     "to be a folder in the form of save_pretrained, but there is none": lambda folder: folder.rename("gone"),
     r"`.*model` to hold `config.json`": lambda folder: (folder / "config.json").unlink(),
-    r"weights as safetensors, but got weights as a pickle only \(`pytorch_model": lambda folder: (
+    r"no weights as safetensors, only a pickle \(`pytorch_model": lambda folder: (
         folder / "model.safetensors"
     ).rename(folder / "pytorch_model.bin"),
     # The same layers under another class: an Auto class would load them, with weights drawn at random.
-    r"hold every weight of RTDetrForObjectDetection, but it lacks `": configured(
+    "lacks `.*, weights of RTDetrForObjectDetection": configured(
         architectures=["RTDetrForObjectDetection"], model_type="rt_detr", decoder_layers=5
     ),
-    "to name a model of transformers under `architectures`, but got 'NoSuch": configured(architectures=["NoSuchModel"]),
-    "to name a model of transformers under `architectures`, but got None": configured(architectures=None),
-    "to hold a model of transformers, but it cannot be read: ": configured(model_type="no_such_type"),
-    r"`.*model` to hold a model of transformers, but it cannot be read: ": lambda folder: (
+    "names 'NoSuchModel' under `architectures`, which is no model of transformers": configured(architectures=["NoSuchModel"]),
+    "names None under `architectures`": configured(architectures=None),
+    "cannot be read as a model of transformers: ": configured(model_type="no_such_type"),
+    "model` cannot be read as a model of transformers: ": lambda folder: (
         folder / "model.safetensors"
     ).write_bytes(b"no weights"),
 }

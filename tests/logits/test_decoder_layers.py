@@ -45,9 +45,9 @@ def test_extra_columns_are_cut_off_each_anchor():
     assert rows.shape == (2, 2, 3, 3)
     np.testing.assert_array_equal(rows[0, 1, 0], output[0, 4:7, 0])
     assert layer.channels([1.0, 2.0, 3.0], elsewhere=9.0).tolist() == [1, 2, 3, 9, 1, 2, 3, 9]
-    with pytest.raises(InputError, match=r"to have 2 x \(num_columns \+ 1\) output channels, but got 9"):
+    with pytest.raises(InputError, match=r"9 output channels, not 2 x \(num_columns \+ 1\)"):
         layer.columns_in(9)
-    with pytest.raises(InputError, match=r"to have 1 x \(num_columns \+ 2\) output channels, but got 2"):
+    with pytest.raises(InputError, match=r"2 output channels, not 1 x \(num_columns \+ 2\)"):
         count_columns(nn.ModuleDict({"head": nn.Linear(3, 2)}), LogitLayer("head", extra_columns=2))
 
 

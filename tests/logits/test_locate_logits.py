@@ -72,7 +72,7 @@ CLASSIFIERS = (
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:ReLU follows")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:A ReLU follows")
 def test_torchvision_classifiers(name):
     torch.manual_seed(0)
     model = torchvision.models.get_model(name, num_classes=7)
@@ -90,7 +90,7 @@ def test_torchvision_classifiers(name):
 def test_squeezenet_warns_of_the_rectifier_after_its_logits():
     torch.manual_seed(0)
     model = torchvision.models.squeezenet1_1(num_classes=7)
-    with pytest.warns(UserWarning, match=r"ReLU follows `classifier\.1`"):
+    with pytest.warns(UserWarning, match=r"A ReLU follows `classifier\.1`"):
         locate_logits(model)
 
 
@@ -159,12 +159,12 @@ def test_unknown_models_get_the_candidates_and_the_line_to_write():
         locate_logits(Unknown(), num_columns=6)
     message = str(caught.value)
     assert 'logn.LogitLayer("class_embed", background=None)' in message
-    assert "out of: class_embed (Linear, 6), bbox_embed (Linear, 4), backbone (Conv2d, 8)" in message
+    assert "the layers are class_embed (Linear, 6), bbox_embed (Linear, 4), backbone (Conv2d, 8)" in message
     assert "\n" not in message
 
 
 def test_a_wrong_class_count_is_refused():
-    with pytest.raises(InputError, match="1x1 Conv with 9 columns, but got Sequential"):
+    with pytest.raises(InputError, match="with 9 columns were found in Sequential"):
         locate_logits(nn.Sequential(nn.Linear(2, 8)), num_columns=9)
     with torch.device("meta"):
         model = detector("ssdlite320_mobilenet_v3_large")
@@ -176,5 +176,5 @@ def test_a_wrong_class_count_is_refused():
 def test_what_is_no_model_is_refused():
     with pytest.raises(InputError, match=r"`model` to be a torch\.nn.Module, but got str"):
         locate_logits("resnet50")
-    with pytest.raises(InputError, match="which has no Linear and no Conv"):
+    with pytest.raises(InputError, match="has no Linear and no Conv"):
         locate_logits(nn.ReLU())

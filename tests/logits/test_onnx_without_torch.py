@@ -91,11 +91,14 @@ def test_metadata_of_any_exporter_say_names_size_and_preprocessing(tmp_path, met
 @pytest.mark.parametrize(
     ("metadata", "sentence"),
     [
-        ({"preprocessing": {"means": [0.0]}}, r"`preprocessing` in the metadata of .*\(size, resize, .* got `means`"),
-        ({"preprocessing": "{"}, "to be JSON"),
+        (
+            {"preprocessing": {"means": [0.0]}},
+            r"`preprocessing` in the metadata of .* fields size, resize, .*; `means` is none",
+        ),
+        ({"preprocessing": "{"}, "is not valid JSON"),
         ({"preprocessing": {"resize": "squeeze"}}, "`resize` to be one of"),
-        ({"preprocessing": {}, "activation": "tanh"}, "`activation` of softmax or sigmoid"),
-        ({"preprocessing": {}, "background": "1"}, "`background` of first, last or none"),
+        ({"preprocessing": {}, "activation": "tanh"}, "activation 'tanh' .* write softmax or sigmoid"),
+        ({"preprocessing": {}, "background": "1"}, "background '1'; .* first, last or none"),
     ],
 )
 def test_metadata_that_cannot_be_are_refused(tmp_path, metadata, sentence):
@@ -110,7 +113,7 @@ def test_preprocessing_of_a_file_is_that_of_its_fields(tmp_path):
     settled, description = settle(read_onnx(detector(tmp_path / "d.onnx")), str(path))
     assert (settled.mean, settled.size, description.preset.activation) == ((0.25,), (64, 64), None)
     path.write_text(json.dumps({"mean": ["red"]}))
-    with pytest.raises(InputError, match="fields of Preprocessing"):
+    with pytest.raises(InputError, match="has a value of a wrong type"):
         read_preprocessing(path)
     with pytest.raises(InputError, match="does not exist"):
         read_preprocessing(tmp_path / "no.json")

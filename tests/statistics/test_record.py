@@ -149,11 +149,11 @@ def test_training_mode_and_nothing_recorded_give_a_warning():
 def test_wrong_widths_and_paths_are_refused():
     model = model_of(nn.Linear(4, 3))
     with (
-        pytest.raises(InputError, match="1 x 5 output channels, but got 3"),
+        pytest.raises(InputError, match="3 output channels, not 1 x 5"),
         record(model, LogitLayer("0", num_columns=5)),
     ):
         pass
-    with pytest.raises(InputError, match="there is no `7`"), record(model, LogitLayer("7")):
+    with pytest.raises(InputError, match="no module `7`"), record(model, LogitLayer("7")):
         pass
     with pytest.raises(InputError, match="`class_names`"), record(model, LogitLayer("0"), class_names=["a"]):
         pass

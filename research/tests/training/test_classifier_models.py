@@ -60,7 +60,7 @@ def test_the_logits_are_located_with_their_activation():
     layer = logn.locate_logits(make_classifier("resnet10", 6))
     assert (layer.path, layer.background, layer.activation) == ("cls_score", None, "softmax")
     assert logn.locate_logits(make_classifier("small", 6, loss="eql")).activation == "sigmoid"
-    with pytest.raises(InputError, match="Expected `num_classes` to be 6"):
+    with pytest.raises(InputError, match="Expected `num_columns` to be 6"):
         logn.locate_logits(make_classifier("small", 6), num_columns=7)
 
 

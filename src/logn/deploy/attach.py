@@ -58,10 +58,7 @@ def is_folded(module: Any) -> bool:
 def refuse_folded(path: str, module: nn.Module) -> None:
     """Refuse a module whose weights came out of a fold."""
     if is_folded(module):
-        raise InputError(
-            f"Expected `{path}` to have no map folded into it, but it has one; allow_refold=True puts another "
-            "on top of it."
-        )
+        raise InputError(f"`{path}` has a map folded into it already; pass allow_refold=True to put another on top.")
 
 
 def _summary(module: nn.Module) -> Tensor:
@@ -191,7 +188,7 @@ def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismat
     recorded = {*source.layer.split(", ")}
     if any(recorded == {*name.split(", ")} for name in names):
         return
-    sentence = f"Expected `affine` to be of `{min(names, key=len)}`, but it was recorded at `{source.layer}`"
+    sentence = f"`affine` was recorded at `{source.layer}`, not at `{min(names, key=len)}`"
     if not allow_mismatch:
         raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this layer.")
     warnings.warn(f"{sentence}.", LogNWarning, stacklevel=4)
@@ -200,9 +197,7 @@ def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismat
 def refuse_attached(path: str, module: nn.Module) -> None:
     """Refuse a module that has a map attached."""
     if any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values()):
-        raise InputError(
-            f"Expected `{path}` to have no map attached, but it has one; call .remove() on its handle first."
-        )
+        raise InputError(f"`{path}` has a map attached already; call .remove() on its handle first.")
 
 
 def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: ClassAffine) -> _MapHook:
@@ -228,7 +223,7 @@ class _MapHook:
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
         if not isinstance(output, Tensor):
-            raise InputError(f"Expected `{self._layer.name}` to give a tensor, but got {type(output).__name__}.")
+            raise InputError(f"`{self._layer.name}` gives {type(output).__name__}, not a tensor; name another module.")
         if self._check_width:
             self._layer.columns_in(output.shape[self._layer.axis_in(output)], self._index)
         scale, shift = self.constants(output.dtype, output.device, output.dim())

@@ -144,16 +144,16 @@ def calibrate(
 def _check_loader(loader: Any) -> None:
     """Refuse what gives no batches, before torch fails on it with an error of its own."""
     if isinstance(loader, Tensor):
-        raise InputError("Expected `loader` to give batches of images, but got one tensor; put it in a list: [images].")
+        raise InputError("`loader` is one tensor, not batches of images; put it in a list: [images].")
     if isinstance(loader, str | os.PathLike):
         raise InputError(
-            f"Expected `loader` to give batches of images, but got the path `{os.fspath(loader)}`; for a folder of "
-            "images use logn.correct, or a torch DataLoader."
+            f"`loader` is the path `{os.fspath(loader)}`, not batches of images; for a folder of images use "
+            "logn.correct, or pass a torch DataLoader."
         )
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         raise InputError(
-            f"Expected `loader` to give batches of images, but got a dataset ({type(loader).__name__}), which gives "
-            "single images; put it in a loader: torch.utils.data.DataLoader(dataset, batch_size=32)."
+            f"`loader` is a dataset ({type(loader).__name__}), not batches of images; put it in a loader: "
+            "torch.utils.data.DataLoader(dataset, batch_size=32)."
         )
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise InputError(f"Expected `loader` to give batches of images, but got {type(loader).__name__}.")
@@ -203,7 +203,10 @@ def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping
 
 def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
-        raise InputError(f"Expected `loader` to bring logits through `{moments.metadata.layer}`, but none came.")
+        raise InputError(
+            f"No logits came through `{moments.metadata.layer}` while the model ran on `loader`; name a layer that "
+            "its forward pass uses."
+        )
     return fit(method, moments, **options)
 
 
@@ -221,7 +224,7 @@ class _Batches:
             self._iterator = iter(self._loader)
             self._first = list(itertools.islice(self._iterator, 1))
         if not self._first:
-            raise InputError("Expected `loader` to give at least one batch of images, but it gave none.")
+            raise InputError("`loader` gave no batch of images.")
         return self._first[0]
 
     def __iter__(self) -> Iterator[Any]:

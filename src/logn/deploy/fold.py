@@ -28,9 +28,8 @@ WAY_OUT = "use logn.attach instead"
 OUTPUT_TOLERANCE = 1e-5
 ROUNDINGS = 4.0
 SEPARATE_SCORES = (
-    "let the class scores alone pass through a module of their own in forward, such as self.scores = "
-    'torch.nn.Identity(), and name that (LogitLayer("scores", num_columns=…), with logn.attach), or say '
-    "check_output=False if you know better"
+    "pass the class scores alone through self.scores = torch.nn.Identity() in forward, name that as "
+    'logn.LogitLayer("scores", num_columns=…), and use logn.attach, or pass check_output=False if you are sure'
 )
 
 
@@ -148,7 +147,7 @@ def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence
         if id(module) not in folds:
             folds[id(module)] = _prepare(layer, index, module, logit_map)
         elif logit_map != maps[list(modules).index(module)]:
-            raise InputError(f"Expected one map for `{path}`, which is the same module in several stages, but got two.")
+            raise InputError(f"`{path}` is the same module in several stages, whose maps differ; pass one map for all.")
     return folds
 
 
@@ -164,31 +163,27 @@ def check_foldable(path: str, module: nn.Module, *, shifts: bool = True) -> None
         >>> check_foldable("fc", nn.Linear(4, 2, bias=False))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `fc` to have a bias, where the correction goes, but Linear has none, and \
-weights with one would not load into the model's own class; use logn.attach instead.
+        logn.errors.InputError: `fc` (Linear) has no bias for the correction, and weights with one would not load \
+into the model's own class; use logn.attach instead.
     """
     refuse_attached(path, module)
     kind = type(module).__name__
     weight = module._parameters.get("weight")
     if weight is None:
-        raise InputError(
-            f"Expected `{path}` to have a weight of its own, but got {kind}, whose weight is computed or quantised; "
-            f"{WAY_OUT}."
-        )
+        raise InputError(f"`{path}` ({kind}) has no weight of its own, since it is computed or quantised; {WAY_OUT}.")
     if not is_plain(weight):
         raise InputError(
-            f"Expected `{path}` to have floating point weights, but got {weight.dtype} ({type(weight).__name__}, "
-            f"{weight.device.type}), which are quantised, sharded or not loaded; {WAY_OUT}."
+            f"The weights of `{path}` are {weight.dtype} ({type(weight).__name__}, {weight.device.type}): quantised, "
+            f"sharded or not loaded; {WAY_OUT}."
         )
     if output_width(module) != len(weight):
         raise InputError(
-            f"Expected `{path}` to have one row of weights per output, but got {kind} with {tuple(weight.shape)}; "
-            f"{WAY_OUT}."
+            f"`{path}` ({kind}) has weights of shape {tuple(weight.shape)}, not one row per output; {WAY_OUT}."
         )
     if shifts and module._parameters.get("bias") is None:
         raise InputError(
-            f"Expected `{path}` to have a bias, where the correction goes, but {kind} has none, and weights with one "
-            f"would not load into the model's own class; {WAY_OUT}."
+            f"`{path}` ({kind}) has no bias for the correction, and weights with one would not load into the model's "
+            f"own class; {WAY_OUT}."
         )
 
 
@@ -210,7 +205,7 @@ def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffi
     rounded = {name: tensor.to(weight) for name, tensor in exact.items()}
     for name, tensor in rounded.items():
         if not torch.isfinite(tensor).all():
-            raise InputError(f"Expected the folded {name} of `{path}` to fit into {weight.dtype}, but it overflows.")
+            raise InputError(f"The folded {name} of `{path}` overflows {weight.dtype}; fold the model in float32.")
     return _Fold(path, module, rounded)
 
 
@@ -236,12 +231,12 @@ def _try_out(path: str, module: nn.Module, exact: dict[str, Tensor], scale: Tens
         error = float((after - expected).abs().max() / expected.abs().max().clamp(min=1.0))
     except (RuntimeError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(
-            f"Expected `{path}` to run by itself for a trial, but {kind} does not ({problem}); {WAY_OUT}."
+            f"`{path}` ({kind}) does not run by itself, so the fold cannot be tried ({problem}); {WAY_OUT}."
         ) from problem
     if not error <= TRIAL_TOLERANCE:
         raise InputError(
-            f"Expected `{path}` to give weight * input + bias, but {kind} does not (a cosine head normalises its "
-            f"weight in every pass, so scaling it has no effect); {WAY_OUT}."
+            f"`{path}` ({kind}) does not give weight * input + bias (a cosine head normalises its weight in every "
+            f"pass, so scaling it has no effect); {WAY_OUT}."
         )
 
 
@@ -428,17 +423,13 @@ def check_same_weights(found: nn.Module, wanted: nn.Module, name: str) -> None:
         >>> check_same_weights(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), "model")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the written `model` to hold the weights of the corrected model, but `bias` is
-        not the same; nothing was written.
+        logn.errors.InputError: The written `model` differs from the corrected model in `bias`; nothing was written.
     """
     mine, other = (model.state_dict() for model in (found, wanted))
     for key in sorted({*mine, *other}):
         one, two = mine.get(key), other.get(key)
         if not isinstance(one, Tensor) or not isinstance(two, Tensor) or not _same(one, two):
-            raise InputError(
-                f"Expected the written `{name}` to hold the weights of the corrected model, but `{key}` is not the "
-                "same; nothing was written."
-            )
+            raise InputError(f"The written `{name}` differs from the corrected model in `{key}`; nothing was written.")
 
 
 def _same(one: Tensor, two: Tensor) -> bool:
@@ -470,8 +461,8 @@ def check_kept(layer: LogitLayer, affine: ClassAffine, before: Sequence[Pass], a
         >>> check_kept(LogitLayer("fc"), affine, [before], [Pass({}, [("logits", affine(logits)), ("boxes", -boxes)])])
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected the correction of `fc` to change the class scores alone, but the output \
-`boxes` changes too: something else in the model reads the layer or its logits; ...
+        logn.errors.InputError: The correction of `fc` would change the output `boxes` too: something else in the \
+model reads the layer or its logits; ...
     """
     for was, now in zip(before, after, strict=False):
         calls = [rows for module_calls in was.rows.values() for rows in module_calls]
@@ -483,15 +474,14 @@ def check_kept(layer: LogitLayer, affine: ClassAffine, before: Sequence[Pass], a
                 verdict = compare(mapped, [new[name]]) if name in new else None
                 if verdict is None or verdict.agrees is False:
                     raise InputError(
-                        f"Expected the corrected model to return the map of the class scores{_named(name)}, but it "
-                        f"returns others: something sets the weights of `{layer.name}` in each pass, or reads them or "
-                        f"its logits elsewhere; {SEPARATE_SCORES}."
+                        f"The corrected model does not return the mapped class scores{_named(name)}: something sets "
+                        f"the weights of `{layer.name}` in each pass, or reads them or its logits elsewhere; "
+                        f"{SEPARATE_SCORES}."
                     )
             elif name not in new or not _unmoved(tensor, new[name]):
                 raise InputError(
-                    f"Expected the correction of `{layer.name}` to change the class scores alone, but the output"
-                    f"{_named(name)} changes too: something else in the model reads the layer or its logits; "
-                    f"{SEPARATE_SCORES}."
+                    f"The correction of `{layer.name}` would change the output{_named(name)} too: something else in "
+                    f"the model reads the layer or its logits; {SEPARATE_SCORES}."
                 )
 
 

@@ -112,12 +112,12 @@ def training_images(train: Mapping[str, Any] | None, test: Mapping[str, Any] | N
         {'type': 'LVISV1Dataset', 'pipeline': [{'type': 'Resize'}], 'test_mode': True}
     """
     if not isinstance(train, Mapping) or not isinstance(test, Mapping):
-        raise InputError("Expected `dataloader` to be given, since the configuration has no training and test loader.")
+        raise InputError("The configuration has no training and test loader; pass `dataloader`.")
     dataset: Any = train.get("dataset")
     while isinstance(dataset, Mapping) and isinstance(dataset.get("dataset"), Mapping):
         dataset = dataset["dataset"]
     if not isinstance(dataset, Mapping) or "datasets" in dataset:
-        raise InputError("Expected `dataloader` to be given, since the training set is not one data set.")
+        raise InputError("The training set of the configuration is not a single data set; pass `dataloader`.")
     pipeline = [step for step in test["dataset"]["pipeline"] if step.get("type") != "LoadAnnotations"]
     # Rounding up would count some images twice.
     sampler = {"type": "DefaultSampler", "shuffle": False, "round_up": False}

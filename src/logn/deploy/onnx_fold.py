@@ -207,35 +207,34 @@ class _Recorded:
         found = ", ".join(logits.tensors)
         if self.in_file and {*logits.tensors} != {*self.layer.split(", ")}:
             raise InputError(
-                f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
-                f"`{self.layer}`; collect the statistics there, or pass allow_mismatch=True."
+                f"`affine` was recorded at `{self.layer}`, not at the logits `{found}` of `{path}`; collect the "
+                "statistics there, or pass allow_mismatch=True."
             )
         weights = {name for layer in logits.layers for name in (layer.weight, layer.bias)}
         if self.parameters and weights.isdisjoint(self.parameters):
             raise InputError(
-                f"Expected `affine` to be recorded at the logits of `{path}`, `{found}`, but it was recorded at "
-                f"`{self.layer}`; name the output of that layer as `tensor`."
+                f"`affine` was recorded at `{self.layer}`, not at the logits `{found}` of `{path}`; name the output "
+                "of that layer as `tensor`."
             )
         for layer in () if self.in_file else logits.layers:
             if (layer.factor, layer.offset) != (1.0, 0.0):
                 raise InputError(
-                    f"Expected the logits of `{path}` to be what `{self.layer}` gives, where `affine` was recorded, "
-                    f"but `{found}` is {layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is "
-                    "meant as `tensor`."
+                    f"`affine` was recorded at `{self.layer}`, but the logits `{found}` of `{path}` are "
+                    f"{layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is meant as `tensor`."
                 )
 
 
 def _check_paths(file: OnnxFile, target: Path, *, overwrite: bool) -> None:
     """Refuse an output that is the model itself, a folder, without a folder, or there already."""
     if target.exists() and file.path.samefile(target):
-        raise InputError(f"Expected `output_path` to be another file than the model, but both are `{file.path}`.")
+        raise InputError(f"`output_path` is the model itself, `{file.path}`; choose another file.")
     if target.is_dir():
-        raise InputError(f"Expected `{target}` to be a file to write, but it is a folder.")
+        raise InputError(f"`{target}` is a folder; choose the name of a file.")
     if not target.parent.is_dir():
-        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
+        raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
     data = _data_of(target)
     if data.resolve() in {(file.path.parent / name).resolve() for name in file.data_files}:
-        raise InputError(f"Expected `{target}` not to share its data file `{data.name}` with the model, but it would.")
+        raise InputError(f"`{target}` would share its data file `{data.name}` with the model; choose another name.")
     check_new(target, *([data] if file.data_files else []), overwrite=overwrite)
 
 
@@ -384,7 +383,7 @@ class _Trial:
                 for session in (before, after)
             )
             if list(old.items()) != list(new.items()):
-                raise InputError(f"Expected the {kind} to stay as they are, {old}, but they became {new}.")
+                raise InputError(f"The {kind} would change from {old} to {new}; nothing was written.")
 
 
 @dataclass(frozen=True)
@@ -415,14 +414,14 @@ class Proof:
             >>> Proof(0.5, 3.0, 3e-4, 10).checked("best.pt")
             Traceback (most recent call last):
             ...
-            logn.errors.InputError: Expected the corrected `best.pt` to give scale * logit + shift, but it is off by
-            0.5 at logits of up to 3; nothing was written.
+            logn.errors.InputError: The corrected `best.pt` does not give scale * logit + shift: it is off by 0.5 at
+            logits of up to 3; nothing was written.
         """
         if self.rows == 0:
-            raise InputError(f"Expected `{name}` to give logits on the trial images, but it gave none; pass others.")
+            raise InputError(f"`{name}` gave no logits on the trial images; pass others.")
         if not self.holds:
             raise InputError(
-                f"Expected the corrected `{name}` to give scale * logit + shift, but it is off by "
+                f"The corrected `{name}` does not give scale * logit + shift: it is off by "
                 f"{self.largest_difference:.3g} at logits of up to {self.largest_logit:.3g}; nothing was written."
             )
         return self
@@ -448,7 +447,7 @@ def compare_logits(
     for tensor in tensors:
         old, new = before[tensor], after[tensor]
         if old.shape != new.shape:
-            raise InputError(f"Expected `{tensor}` to keep its shape {old.shape}, but it became {new.shape}.")
+            raise InputError(f"`{tensor}` would change its shape from {old.shape} to {new.shape}.")
         expected, found = affine(old.astype(np.float64), axis=axis), new.astype(np.float64)
         known = ~np.isnan(expected)  # where the model itself gives no number, there is nothing to compare
         difference = max(difference, _largest_difference(found[known], expected[known]))
@@ -529,20 +528,20 @@ def check_outputs(
         ways = reached.get(name, set())
         if LAYER in ways:
             raise InputError(
-                f"Expected only the class scores to change, but the output `{name}` is computed from the logits "
-                f"`{tensors[0]}` by another layer, and would change too; export the model with separate heads."
+                f"The output `{name}` would change too: another layer computes it from the logits `{tensors[0]}`; "
+                "export the model with separate heads."
             )
         if CHOICE in ways or name in scaled:
             continue
         if not _is_same(after[name], expected[name] if ways else before[name], tolerance):
             raise InputError(
-                f"Expected only the class scores to change, but the output `{name}` would change as well, since it "
-                "reads the class layer too; insert=True puts the map behind the logits alone."
+                f"The output `{name}` would change too: it reads the class layer; pass insert=True to put the map "
+                "behind the logits alone."
             )
         if ways and name not in scores and BOX.search(name) and not _is_same(after[name], before[name], tolerance):
             raise InputError(
-                f"Expected only the class scores to change, but the output `{name}` is computed from the logits "
-                f"`{tensors[0]}`, and would change too; name the class logits as `tensor`."
+                f"The output `{name}` would change too: it is computed from `{tensors[0]}`; name the class logits as "
+                "`tensor`."
             )
 
 
@@ -593,6 +592,6 @@ def refuse_folded_file(model: Any, path: Path) -> None:
     if folds:
         method = folds[-1].get("method") or "a map"
         raise InputError(
-            f"Expected `{path}` to have no map folded into it, but it has one ({method}); fold the model that it was "
-            "made from, or pass allow_refold=True to put another map on top."
+            f"`{path}` has a map folded into it already ({method}); fold the model that it was made from, or pass "
+            "allow_refold=True to put another on top."
         )

@@ -57,12 +57,12 @@ def read_transformers(folder: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
         )
     except _UNREADABLE as error:
         raise _unreadable(folder, "a model", error) from error
-    for kind, verb in (("missing_keys", "lacks"), ("mismatched_keys", "has in another shape")):
+    for kind, verb in (("missing_keys", "lacks"), ("mismatched_keys", "has another shape of")):
         names = sorted(str(name) for name in found.get(kind) or ())
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise InputError(
-                f"Expected `{folder}` to hold every weight of {type(model).__name__}, but it {verb} `{names[0]}`{more}."
+                f"`{folder}` {verb} `{names[0]}`{more}, weights of {type(model).__name__}; save the model again."
             )
     return model.eval(), read_processor(folder)
 
@@ -94,9 +94,9 @@ def write_transformers(
     """
     target = Path(out)
     if target.exists():
-        raise InputError(f"Expected `{target}` not to exist, but it does; give a new folder.")
+        raise InputError(f"`{target}` exists already; choose a new folder.")
     if not target.absolute().parent.is_dir():
-        raise InputError(f"Expected the folder of `{target}` to exist, but `{target.parent}` does not.")
+        raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         model.save_pretrained(temporary)  # type: ignore[operator]
@@ -136,19 +136,19 @@ def _transformers() -> Any:
 
 def _check_files(folder: Path) -> None:
     if not folder.is_dir():
-        raise InputError(f"Expected `{folder}` to be a folder in the form of save_pretrained, but there is none.")
+        raise InputError(f"There is no folder `{folder}`; pass one that save_pretrained has written.")
     for name, what in ((CONFIG, "a model"), (PROCESSOR, "an image processor")):
         if not (folder / name).is_file() and not (name == PROCESSOR and (folder / "processor_config.json").is_file()):
             raise InputError(
-                f"Expected `{folder}` to hold `{name}`, the configuration of {what}, but it does not; save it there: "
+                f"`{folder}` has no `{name}`, the configuration of {what}; save it there: "
                 f"{'processor' if name == PROCESSOR else 'model'}.save_pretrained(folder)."
             )
     if not any(folder.glob("*.safetensors")):
         pickles = _names(folder, _PICKLES)
-        got = f"weights as a pickle only (`{pickles[0]}`), which runs code when it is opened" if pickles else "none"
+        pickle = f", only a pickle (`{pickles[0]}`), which runs code when it is opened" if pickles else ""
         raise InputError(
-            f"Expected `{folder}` to hold weights as safetensors, but got {got}; load it with transformers and save it "
-            "anew by model.save_pretrained."
+            f"`{folder}` has no weights as safetensors{pickle}; load it with transformers and save it again by "
+            "model.save_pretrained."
         )
 
 
@@ -162,7 +162,7 @@ def _architecture(transformers: Any, config: Any, folder: Path) -> Any:
     kind = getattr(transformers, str(names[0]), None)
     if kind is None:
         raise InputError(
-            f"Expected `{folder / CONFIG}` to name a model of transformers under `architectures`, but got {names[0]!r}."
+            f"`{folder / CONFIG}` names {names[0]!r} under `architectures`, which is no model of transformers."
         )
     return kind
 
@@ -171,7 +171,7 @@ def _unreadable(folder: Path, what: str, error: Exception) -> InputError:
     if isinstance(error, InputError):
         return error
     reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
-    return InputError(f"Expected `{folder}` to hold {what} of transformers, but it cannot be read: {reason}.")
+    return InputError(f"`{folder}` cannot be read as {what} of transformers: {reason}.")
 
 
 def _notices(source: str | os.PathLike[str] | None) -> list[Path]:

@@ -112,7 +112,7 @@ def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_
     path = Path(path)
     readers = {".npy": _locate_npy, ".npz": _locate_npz, ".safetensors": _locate_safetensors}
     if path.suffix not in readers:
-        raise InputError(f"Expected `{path}` to end in one of {', '.join(SUFFIXES)}, but it does not.")
+        raise InputError(f"`{path}` is no file of logits: its name must end in one of {', '.join(SUFFIXES)}.")
     require_file(path)
     with refusing_damage(path):
         array = readers[path.suffix](path, key)
@@ -131,7 +131,7 @@ def refusing_damage(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the system, in its own words; bzip2 says of damaged data what has no number
         reason = str(error).rstrip(".") or type(error).__name__
-        raise InputError(f"Expected `{path}` to be a {path.suffix} file, but it cannot be read: {reason}.") from error
+        raise InputError(f"`{path}` cannot be read as a {path.suffix} file: {reason}.") from error
 
 
 def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
 
 def _locate_npy(path: Path, key: str | None) -> StoredArray:
     if key is not None:
-        raise InputError(f"Expected no `key` for `{path}`, since a .npy file holds one array, but got {key!r}.")
+        raise InputError(f"`{path}` holds one array, as every .npy file does; leave `key` out (got {key!r}).")
     with path.open("rb") as stream:
         shape, dtype = _read_npy_header(stream, path)
         return _stored(path, "", shape, dtype.name, dtype, stream.tell())
@@ -199,7 +199,7 @@ def _locate_npz(path: Path, key: str | None) -> StoredArray:
             shape, dtype = _read_npy_header(stream, path)
             header_bytes = stream.tell()
     if information.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
-        raise InputError(f"Expected `{name}` in `{path}` to hold {shape} values of {dtype}, but its size differs.")
+        raise InputError(f"`{name}` in `{path}` is damaged: its size does not fit its shape {shape} of {dtype}.")
     return _stored(path, name, shape, dtype.name, dtype, None)
 
 
@@ -215,7 +215,7 @@ def _read_safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
             raise ValueError("its header is too long")
         header = json.loads(file.read(length))
     if not isinstance(header, dict):
-        raise ValueError("its header is no JSON object")
+        raise ValueError("its header is not a JSON object")
     header.pop("__metadata__", None)
     return header, 8 + length
 
@@ -227,41 +227,38 @@ def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
     try:
         kind, shape, (start, stop) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the entry of `{name}` is not complete") from error
+        raise ValueError(f"the entry of `{name}` is incomplete") from error
     if kind not in _SAFETENSORS_DTYPES:
-        raise InputError(f"Expected `{name}` in `{path}` to be floating-point logits, but it holds {kind}.")
+        raise InputError(f"`{name}` in `{path}` holds {kind}, not floating-point logits.")
     dtype = _SAFETENSORS_DTYPES[kind]
     storage = np.dtype("<u2" if dtype == "bfloat16" else f"<f{np.dtype(dtype).itemsize}")
     if not _are_lengths((*shape, start, stop)) or stop - start != math.prod(shape) * storage.itemsize:
-        raise ValueError(f"the place of `{name}` does not fit its shape {shape}")
+        raise ValueError(f"the offsets of `{name}` do not fit its shape {shape}")
     return _stored(path, name, shape, dtype, storage, data_start + start)
 
 
 def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
-        raise InputError(f"Expected `{path}` to hold plain floating-point logits, but it is of another kind.")
+        raise InputError(f"`{path}` is not a plain array of numbers; save one array of logits, (rows, classes).")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(stream)
     if dtype.name not in _FLOATS:
-        raise InputError(f"Expected `{path}` to hold float16, float32 or float64 logits, but it holds {dtype}.")
+        raise InputError(f"`{path}` holds {dtype}, not float16, float32 or float64 logits.")
     if fortran_order:
-        raise InputError(
-            f"Expected `{path}` to be in C order, but it is in Fortran order: "
-            "save numpy.ascontiguousarray(logits) instead."
-        )
+        raise InputError(f"`{path}` is in Fortran order; save numpy.ascontiguousarray(logits) instead.")
     return shape, dtype
 
 
 def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
     if key is not None:
         if key not in names:
-            raise InputError(f"Expected `{path}` to hold an array `{key}`, but it holds: {_listed(names, key)}.")
+            raise InputError(f"`{path}` has no array `{key}`; it has: {_listed(names, key)}.")
         return key
     if len(names) == 1:
         return names[0]
     if "logits" not in names:
-        raise InputError(f"Expected `key` to say which array of `{path}` to take; it holds: {_listed(names)}.")
+        raise InputError(f"`{path}` has several arrays; name one as `key` (`--key`): {_listed(names)}.")
     return "logits"
 
 
@@ -288,12 +285,12 @@ def _are_lengths(values: Sequence[Any]) -> bool:
 def _check_shape(array: StoredArray, least_axes: int) -> None:
     path, shape = array.path, array.shape
     if not _are_lengths(shape) or len(shape) < least_axes:
-        raise InputError(f"Expected `{path}` to be (rows, classes) or (images, proposals, classes), but got {shape}.")
+        raise InputError(f"`{path}` has shape {shape}; logits are (rows, classes) or (images, proposals, classes).")
     if 0 in shape:
-        raise InputError(f"Expected `{path}` to hold at least one row of logits, but its shape is {shape}.")
+        raise InputError(f"`{path}` holds no row of logits: its shape is {shape}.")
     if array.offset is not None and array.offset + array.rows * array.row_bytes > array.size:
         missing = array.offset + array.rows * array.row_bytes - array.size
-        raise InputError(f"Expected `{path}` to hold {shape} values of {array.dtype}, but {missing} bytes are missing.")
+        raise InputError(f"`{path}` is cut off: of {shape} values of {array.dtype}, {missing} bytes are missing.")
 
 
 def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -313,11 +310,11 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     for pattern in patterns:
         paths = _matches(str(pattern)) if str(pattern) else []  # a variable that is not set is not this folder
         if not paths:
-            raise InputError(f"Expected `{pattern}` to match {', '.join(SUFFIXES)} files, but it matches none.")
+            raise InputError(f"`{pattern}` matches no {', '.join(SUFFIXES)} files.")
         for path in paths:
             found.setdefault(file_identity(path), path)
     if not found:
-        raise InputError("Expected at least one file of logits, but got none.")
+        raise InputError("Pass at least one file of logits.")
     return list(found.values())
 
 
@@ -349,13 +346,13 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None)
     """
     for path in map(Path, paths):
         if own := _own_format(path):
-            raise InputError(f"Expected `{path}` to hold logits, but it holds `{own}`.")
+            raise InputError(f"`{path}` holds `{own}`, not logits.")
     shards = [locate_array(path, key) for path in paths]
     for shard in shards[1:]:
         if shard.num_columns != shards[0].num_columns:
             raise InputError(
-                f"Expected `{shard.path}` to have {shards[0].num_columns} classes like `{shards[0].path}`, "
-                f"but it has {shard.num_columns}."
+                f"`{shard.path}` has {shard.num_columns} columns, but `{shards[0].path}` has {shards[0].num_columns}; "
+                "pass the files of one model."
             )
     return shards
 
@@ -396,7 +393,7 @@ class LogitBlock:
         try:
             return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
         except ValueError as error:  # the file has shrunk since its header was read
-            raise InputError(f"Expected `{shard.path}` to stay as it was, but it changed while it was read.") from error
+            raise InputError(f"`{shard.path}` changed while it was read; start again.") from error
 
 
 def read_blocks(
@@ -484,9 +481,9 @@ def check_writable(path: str | os.PathLike[str], dtype: str) -> None:
     """Refuse a file name, or a kind of number, that cannot be written."""
     suffix = Path(path).suffix
     if suffix not in (".npy", ".safetensors"):
-        raise InputError(f"Expected `{path}` to end in .npy or .safetensors, but it does not.")
+        raise InputError(f"`{path}` must end in .npy or .safetensors to be written.")
     if suffix == ".npy" and dtype == "bfloat16":
-        raise InputError(f"Expected `{path}` to be a .safetensors file, since .npy files cannot hold bfloat16.")
+        raise InputError(f"`{path}` cannot hold bfloat16, as no .npy file can; write a .safetensors file.")
 
 
 def _write_npy_header(file: IO[bytes], shape: tuple[int, ...], dtype: str) -> None:

@@ -202,8 +202,8 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
         if _is_image_list(images):
             return model(list(images))
     raise InputError(
-        f"Expected `loader` to give images as tensors, but got {_describe(batch)}; say how to run the model on it with "
-        "forward=lambda model, batch: …."
+        f"`loader` gives {_describe(batch)}, not image tensors; pass forward=lambda model, batch: … to run the model "
+        "on it."
     )
 
 
@@ -214,7 +214,10 @@ def _run_on_mapping(model: nn.Module, batch: Mapping[str, Any]) -> Any:
     for name in IMAGE_KEYS:
         if name in batch:
             return model(batch[name])
-    raise InputError(f"Expected `loader` to give images under one of {IMAGE_KEYS}, but got {_describe(batch)}.")
+    raise InputError(
+        f"`loader` gives {_describe(batch)}, but no images under any of {', '.join(IMAGE_KEYS)}; pass "
+        "forward=lambda model, batch: … to run the model on it."
+    )
 
 
 def _is_image_list(batch: Any) -> bool:

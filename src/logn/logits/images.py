@@ -157,10 +157,10 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     """All images in `folder` and the folders in it, in the order of their names."""
     root = Path(folder)
     if not root.is_dir():
-        raise InputError(f"Expected `{root}` to be a folder of images, but there is none.")
+        raise InputError(f"There is no folder of images `{root}`.")
     found = sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
-        raise InputError(f"Expected `{root}` to hold images ({', '.join(SUFFIXES)}), but it holds none.")
+        raise InputError(f"`{root}` holds no images ({', '.join(SUFFIXES)}).")
     return found
 
 
@@ -178,7 +178,7 @@ def spread_evenly(found: list[Item], count: int | None) -> list[Item]:
         [1, 3]
     """
     if not found:
-        raise InputError("Expected `images` to list at least one image, but it lists none.")
+        raise InputError("The list of images is empty; pass at least one.")
     if count is None or count >= len(found):
         return found
     if count < 1:
@@ -204,10 +204,10 @@ def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -
             if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in _WIDE_IN_16_BITS):
                 return _from_16_bits(np.asarray(picture))
             if picture.mode in ("I", "F"):
-                raise ValueError(f"of mode {picture.mode}, numbers of 32 bits whose white is not known")
+                raise ValueError(f"mode {picture.mode} has 32 bits and no known white; convert it to 8 or 16 bits")
             return np.array(picture.convert("RGB"), dtype=np.uint8)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # whatever is wrong with it
-        raise InputError(f"Expected `{name or path}` to be a whole image, but it cannot be read ({error}).") from error
+        raise InputError(f"The image `{name or path}` cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def _from_16_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -355,18 +355,18 @@ def parse_preprocessing(text: str | bytes, name: str) -> Preprocessing:
         >>> parse_preprocessing('{"size": 640, "padding": 3}', "`mine.json`")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `mine.json` to hold fields of Preprocessing (size, resize, mean, std,
-        max_value, layout, dtype, channels, pad_value, corner), but got `padding`.
+        logn.errors.InputError: `mine.json` must be a JSON object of the fields size, resize, mean, std, max_value,
+        layout, dtype, channels, pad_value, corner; `padding` is none of them.
     """
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise InputError(f"Expected {name} to be JSON, but it cannot be read: {error}.") from error
+        raise InputError(f"{name} is not valid JSON: {error}.") from error
     allowed = [item.name for item in fields(Preprocessing)]
     unknown = [key for key in content if key not in allowed] if isinstance(content, dict) else [type(content).__name__]
     if unknown:
         raise InputError(
-            f"Expected {name} to hold fields of Preprocessing ({', '.join(allowed)}), but got `{unknown[0]}`."
+            f"{name} must be a JSON object of the fields {', '.join(allowed)}; `{unknown[0]}` is none of them."
         )
     for key, count in (("size", 2), ("mean", 1), ("std", 1)):
         if key in content and content[key] is not None:
@@ -375,4 +375,4 @@ def parse_preprocessing(text: str | bytes, name: str) -> Preprocessing:
     try:
         return Preprocessing(**content)
     except TypeError as error:
-        raise InputError(f"Expected {name} to hold fields of Preprocessing, but got {content}: {error}.") from error
+        raise InputError(f"{name} has a value of a wrong type, {content}: {error}.") from error

@@ -190,15 +190,14 @@ class LogitLayer:
         shape = tuple(output.shape) if hasattr(output, "shape") else None
         if shape is not None and self.class_axis is None and len(shape) > MOST_AXES_OF_ROWS:
             raise InputError(
-                f"Expected `class_axis` to be given, since `{self.name}` is no Linear and no convolution that would "
-                f"tell it, and gives {shape}; write class_axis=1 where the classes are the channels, -1 where they "
-                "come last."
+                f"`{self.name}` gives {shape}, and it is not known which axis holds the classes. Pass class_axis=1 if "
+                "they are the channels, -1 if they come last."
             )
         axis = -1 if self.class_axis is None else self.class_axis
         if shape is None or not -len(shape) <= axis < len(shape):
             raise InputError(
-                f"Expected `{self.name}` to give an array with an axis {axis}, "
-                f"but got {type(output).__name__ if shape is None else shape}."
+                f"`{self.name}` gives {type(output).__name__ if shape is None else shape}, which has no axis {axis}; "
+                "correct its path or `class_axis`."
             )
         return axis % len(shape)
 
@@ -211,7 +210,8 @@ class LogitLayer:
             per_class = "num_columns" if self.num_columns is None else str(self.num_columns)
             per_class = f"({per_class} + {extra})" if extra else per_class
             raise InputError(
-                f"Expected `{self.paths[index]}` to have {anchors} x {per_class} output channels, but got {width}."
+                f"`{self.paths[index]}` has {width} output channels, not {anchors} x {per_class}; correct `anchors`, "
+                "`num_columns` or `extra_columns` of its LogitLayer."
             )
         return columns
 
@@ -244,8 +244,7 @@ def check_model(model: object) -> None:
         raise InputError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
     if any(kind.__module__.startswith("torch.jit") for kind in type(model).__mro__):
         raise InputError(
-            "Expected `model` to be a torch.nn.Module, but got TorchScript, whose layers cannot be reached; correct "
-            "the model that it was made from."
+            "`model` is TorchScript, whose layers cannot be reached; correct the torch.nn.Module that it was made from."
         )
 
 
@@ -258,7 +257,7 @@ def find_modules(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
         if path not in modules:
             closest = difflib.get_close_matches(path, modules, n=3, cutoff=0.4)
             hint = f"; the closest are {', '.join(closest)}" if closest else ""
-            raise InputError(f"Expected `layer` to name a module of the model, but there is no `{path}`{hint}.")
+            raise InputError(f"The model has no module `{path}`{hint}.")
     return [modules[path] for path in layer.paths]
 
 
@@ -273,11 +272,11 @@ def count_columns(model: nn.Module, layer: LogitLayer) -> int:
             counts[path] = layer.num_columns
         else:
             raise InputError(
-                f"Expected `layer.num_columns` to be given, since the width of `{path}` "
-                f"({type(module).__name__}) is not known."
+                f"`{path}` ({type(module).__name__}) does not say how many columns it has; write "
+                f'logn.LogitLayer("{path}", num_columns=…).'
             )
     if len(set(counts.values())) > 1:
-        raise InputError(f"Expected the modules of `layer` to have as many classes each, but got {counts}.")
+        raise InputError(f"The modules of `layer` differ in number of columns, {counts}; write a layer for each.")
     return next(iter(counts.values()))
 
 
@@ -296,8 +295,8 @@ def with_class_axis(model: nn.Module, layer: LogitLayer) -> LogitLayer:
     axes = {path: class_axis_of(module) for path, module in zip(layer.paths, find_modules(model, layer), strict=True)}
     if len(set(axes.values())) > 1:
         raise InputError(
-            f"Expected `class_axis` to be given, since the modules of `layer` differ in it, but got {axes}; write a "
-            "layer for each."
+            f"The modules of `layer` have their classes on different axes, {axes}; write a layer for each, or pass "
+            "`class_axis`."
         )
     return replace(layer, class_axis=next(iter(axes.values())))
 
@@ -316,13 +315,13 @@ def refuse_single_logit(layer: LogitLayer, columns: int) -> None:
         >>> refuse_single_logit(LogitLayer("fc"), 1)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `fc` to give a logit for each of at least 2 classes, but got a single logit, \
-which has no other class to be compared with; choose the model's score threshold on validation images instead.
+        logn.errors.InputError: `fc` gives a single logit, so there are no classes to balance; choose a score \
+threshold on validation images instead.
     """
     if columns == 1:
         raise InputError(
-            f"Expected `{layer.name}` to give a logit for each of at least 2 classes, but got a single logit, which "
-            "has no other class to be compared with; choose the model's score threshold on validation images instead."
+            f"`{layer.name}` gives a single logit, so there are no classes to balance; choose a score threshold on "
+            "validation images instead."
         )
 
 

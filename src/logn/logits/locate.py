@@ -145,8 +145,8 @@ def _in_classifier(model: nn.Module, num_columns: int | None, run: Callable[[], 
         return None
     if run is None:
         raise InputError(
-            f"Expected `inputs`, a batch of images to run {type(model).__name__} on, since it takes none of the random "
-            f"ones that were tried; write logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
+            f"{type(model).__name__} takes none of the random images that were tried; pass a batch of your own, "
+            f"logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
         )
     return _by_output(model, num_columns, run)
 
@@ -158,11 +158,13 @@ def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]
         widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
         fitting = [path for path in layers if widths[path] >= 2 and num_columns in (None, widths[path])]
         layers = {path: layers[path] for path in fitting}
+        if not layers:
+            return None
     if len(layers) > 1:
         listed = ", ".join(f"{path} ({widths[path]})" for path in layers)
         raise InputError(
-            f"Expected the model to return the logits of one layer, but {kind} returns several tensors that fit, of "
-            f'the layers {listed}; name the one of the classes: layer=logn.LogitLayer("{next(iter(layers))}").'
+            f"{kind} returns the logits of several layers, {listed}; name the one of the classes: "
+            f'layer=logn.LogitLayer("{next(iter(layers))}").'
         )
     for path, verdict in layers.items():
         if verdict.rectified:
@@ -170,8 +172,8 @@ def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]
         layer = classifier_layer(model, (path,), verdict.activation)
         return layer if num_columns in (None, count_columns(model, layer)) else None
     raise InputError(
-        f"Expected the model to return the logits of one layer, perhaps activated, but {kind} returns something else "
-        f"(a sum of several, or the same for all images); {WAY_OUT}; {_name_it(model, num_columns)}."
+        f"{kind} does not return the logits of one layer, plain or activated: it may return a sum of several, or the "
+        f"same for all images; {WAY_OUT}. Its layers: {listed_candidates(model, [num_columns or 0])}."
     )
 
 
@@ -210,13 +212,13 @@ def _trial_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
 def _not_found(model: nn.Module, num_columns: int | None) -> str:
     """The message for a model that is not known, with the candidates."""
     wanted = "" if num_columns is None else f" with {num_columns} columns"
-    expected = f"Expected `model` to be {KNOWN}{wanted}, but got {type(model).__name__}"
+    kind = type(model).__name__
     if not candidates(model):
-        return f"{expected}, which has no Linear and no Conv."
-    return f"{expected}; {_name_it(model, num_columns)}."
+        return f"No class logits{wanted} were found in {kind}: it has no Linear and no Conv."
+    return f"No class logits{wanted} were found in {kind}, which is not {KNOWN}; {_name_it(model, num_columns)}."
 
 
 def _name_it(model: nn.Module, num_columns: int | None) -> str:
     widths = [] if num_columns is None else [num_columns]
     line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None)'
-    return f"name the layer of the class logits yourself, as in {line}, out of: {listed_candidates(model, widths)}"
+    return f"name the layer of the class logits, such as {line}; the layers are {listed_candidates(model, widths)}"

@@ -35,9 +35,9 @@ MOST_VALUES = 1 << 21
 # Detectors decode their logits into boxes and scores before they return them.
 COMPARABLE_POPULATIONS = (None, "images", "image locations")
 WAY_OUT = (
-    "name the layer whose output the model returns; where it returns a mix of several, or scales them (a temperature), "
-    "pass that through a module of its own in forward, such as self.logits = torch.nn.Identity(), and name that "
-    '(LogitLayer("logits", num_columns=…), with logn.attach)'
+    "name the layer whose output the model returns; if it mixes or scales logits (a temperature), pass the result "
+    "through self.logits = torch.nn.Identity() in forward, name that as "
+    'logn.LogitLayer("logits", num_columns=…), and use logn.attach'
 )
 
 
@@ -136,9 +136,8 @@ class OutputCheck:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in returned)
             widths = [size for tensor in returned for size in tensor.shape[1:]]
             raise InputError(
-                f"Expected the model to return the logits of `{name}`, perhaps activated, but what it returns "
-                f"({shapes}) is not made of them alone; {WAY_OUT}, or say check_output=False if you know better; its "
-                f"layers are: {listed_candidates(self._model, widths)}."
+                f"What the model returns ({shapes}) is not the logits of `{name}`, plain or activated; {WAY_OUT}, or "
+                f"pass check_output=False if you are sure. Its layers: {listed_candidates(self._model, widths)}."
             )
         if verdict.rectified:
             warn_of_rectifier(name)
@@ -146,8 +145,8 @@ class OutputCheck:
             return
         if stated is not None and stated != verdict.activation:
             raise InputError(
-                f"Expected `layer.activation` to be what the model applies to `{name}`, {verdict.activation!r}, but "
-                f"got {stated!r}; write activation={verdict.activation!r}, or leave it out."
+                f"The model applies a {verdict.activation} to `{name}`, but its LogitLayer says {stated}; write "
+                f"activation={verdict.activation!r}, or leave it out."
             )
         if self._on_activation is not None:
             self._on_activation(verdict.activation)
@@ -162,7 +161,7 @@ def is_comparable(layer: LogitLayer) -> bool:
 def warn_of_rectifier(path: str) -> None:
     """Warn of what SqueezeNet does: it rectifies its logits, which cuts off what a map moves below zero."""
     warnings.warn(
-        f"ReLU follows `{path}` and cuts off the logits below 0, so a map that lowers them loses some.",
+        f"A ReLU follows `{path}`: logits that the correction lowers below 0 become 0.",
         LogNWarning,
         stacklevel=4,
     )

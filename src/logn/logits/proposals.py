@@ -38,7 +38,8 @@ class Proposals:
         >>> Proposals(np.zeros((2, 4)), np.zeros((1, 3)), height=10, width=20)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Expected `boxes` and `logits` to have as many rows, but got (2, 4) and (1, 3).
+        logn.errors.InputError: Expected `boxes` and `logits` to have the same number of rows, but got (2, 4) and
+        (1, 3).
     """
 
     boxes: npt.NDArray[np.floating[Any]]
@@ -62,12 +63,12 @@ class Proposals:
             raise InputError(f"Expected `logits` to have shape (N, C), but got {self.logits.shape}.")
         if len(self.boxes) != len(self.logits):
             raise InputError(
-                f"Expected `boxes` and `logits` to have as many rows, but got {self.boxes.shape} and "
+                f"Expected `boxes` and `logits` to have the same number of rows, but got {self.boxes.shape} and "
                 f"{self.logits.shape}."
             )
         if self.objectness is not None and self.objectness.shape != (len(self.logits),):
             raise InputError(
-                f"Expected `objectness` to have shape ({len(self.logits)},), one logit a row, but got "
+                f"Expected `objectness` to have shape ({len(self.logits)},), one logit per row, but got "
                 f"{self.objectness.shape}."
             )
         if self.height < 1 or self.width < 1:

@@ -45,8 +45,8 @@ def _queries(model: Any, prefix: str) -> LogitLayer | None:
 def _warn_of_column_without_class(path: str, width: int) -> None:
     """Which column that is depends on how the labels were numbered in training, and the model does not say."""
     warnings.warn(
-        f"RF-DETR's `{path}` has a column that is no class: the last ({width - 1}) where labels count from 0, column 0 "
-        "and the gaps where they are COCO's. Name such columns, or they are raised like rare classes: "
+        f"RF-DETR's `{path}` has columns of no class, which would be raised like rare ones: the last ({width - 1}) if "
+        "labels count from 0; column 0 and the gaps if they are COCO's. Name them: "
         f"layer = dataclasses.replace(layer, unused=({width - 1},)).",
         LogNWarning,
         stacklevel=5,

@@ -141,13 +141,12 @@ def chosen_inside(graph: OnnxGraph, name: str) -> InputError:
     inside = next((operator for operator in _CHOOSING if operator in present), None)
     if inside is not None:
         return InputError(
-            f"Expected `{name}` to give all its boxes, but it chooses among them inside ({inside}), and what was "
-            "dropped there cannot be scored anew: collect its statistics and fold a correction, or export it without "
-            "that step to store its predictions."
+            f"`{name}` chooses among its boxes inside the graph ({inside}), so those that it drops cannot be scored "
+            "again. It can be corrected; export it without that step to store its predictions."
         )
     shapes = ", ".join(graph.outputs)
     return InputError(
-        f"Expected the outputs of `{name}` ({shapes}) to hold boxes beside the scores of its classes, but none do."
+        f"No output of `{name}` ({shapes}) holds boxes beside the class scores; export the model with its boxes."
     )
 
 
@@ -288,8 +287,8 @@ def _grid(count: int, size: tuple[int, int], name: str) -> tuple[Array, Array]:
             break
     else:
         raise InputError(
-            f"Expected `{name}` to have a box for each place of a pyramid of strides 8, 16, 32 over an input of "
-            f"{size[0]} x {size[1]}, but it has {count}: export it with boxes in pixels."
+            f"`{name}` has {count} boxes, which fit no pyramid of strides 8, 16, 32 over an input of {size[0]} x "
+            f"{size[1]}; export it with boxes in pixels."
         )
     places = [np.stack(np.meshgrid(range(width), range(height)), axis=-1).reshape(-1, 2) for height, width in shapes]
     widths = [np.full((height * width, 1), stride) for (height, width), stride in zip(shapes, strides, strict=True)]

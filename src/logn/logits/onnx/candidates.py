@@ -97,9 +97,7 @@ def named_candidates(graph: OnnxGraph, tensors: Sequence[str], path: Path) -> li
     for name in tensors:
         if name not in graph.producers:
             listed = ", ".join(graph.outputs)
-            raise InputError(
-                f"Expected `tensor` to be a tensor of `{path}`, but it has no `{name}`; outputs: {listed}."
-            )
+            raise InputError(f"`{path}` has no tensor `{name}`; its outputs are {listed}.")
         place = name
         while graph.producers.get(place) is not None and graph.producers[place].op_type in MOVES - {"Concat"}:
             place = graph.producers[place].input[0]
@@ -173,9 +171,7 @@ def choose(
             for group in groups
             for item in group.members
         )
-        raise InputError(
-            f"Expected one set of class logits in `{file.path}`, but several fit: {listed}; name its `tensor`."
-        )
+        raise InputError(f"`{file.path}` has several tensors that may be class logits; name one as `tensor`: {listed}.")
     return list(groups[0].members)
 
 

@@ -102,9 +102,9 @@ def read_onnx(path: str | os.PathLike[str] | OnnxFile) -> OnnxFile:
             onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # protobuf, onnx and the system each have errors of their own for a damaged file
         reason = str(error).strip().rstrip(".") or type(error).__name__
-        raise InputError(f"Expected `{path}` to be a whole ONNX model, but it cannot be read: {reason}.") from error
+        raise InputError(f"`{path}` cannot be read as an ONNX model: {reason}.") from error
     if not model.graph.node:
-        raise InputError(f"Expected `{path}` to be a whole ONNX model, but it has no nodes.")
+        raise InputError(f"`{path}` cannot be read as an ONNX model: it has no nodes.")
     if model.functions:  # what a function holds is not seen from the graph
         import onnx.inliner
 
@@ -330,7 +330,7 @@ def model_inputs(model: Any) -> list[InputSpec]:
     stored, specs = {tensor.name for tensor in model.graph.initializer}, []
     for value in (value for value in model.graph.input if value.name not in stored):
         if not value.type.HasField("tensor_type"):
-            raise InputError(f"Expected the input `{value.name}` to be a tensor, but it is of another kind.")
+            raise InputError(f"The input `{value.name}` of the model is not a tensor.")
         kind = value.type.tensor_type
         shape = tuple(axis.dim_value if axis.dim_value > 0 else axis.dim_param or None for axis in kind.shape.dim)
         specs.append(InputSpec(value.name, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)), shape))
@@ -365,7 +365,7 @@ class OnnxSession:
         try:
             self._session = runtime.InferenceSession(model.SerializeToString(), options, providers=[provider])
         except Exception as error:  # onnxruntime's and protobuf's errors have no common class
-            raise InputError(f"Expected `{name}` to load in onnxruntime, but it does not: {_reason(error)}.") from error
+            raise InputError(f"`{name}` does not load in onnxruntime: {_reason(error)}.") from error
         self.inputs = self._session.get_inputs()
         self.outputs = self._session.get_outputs()
         overridable = self._session.get_overridable_initializers()
@@ -379,9 +379,7 @@ class OnnxSession:
             results = self._session.run(wanted, feed)
         except Exception as error:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in feed.items())
-            raise InputError(
-                f"Expected `{self.name}` to run in onnxruntime on {shapes}, but it does not: {_reason(error)}."
-            ) from error
+            raise InputError(f"`{self.name}` does not run in onnxruntime on {shapes}: {_reason(error)}.") from error
         return dict(zip(wanted, results, strict=True))
 
 
@@ -462,9 +460,7 @@ def run_somehow(session: OnnxSession, specs: Sequence[InputSpec], given: Arrays 
     if given is not None:
         absent = [spec.name for spec in specs if spec.name not in given]
         if absent:
-            raise InputError(
-                f"Expected `inputs` to hold every input of `{session.name}`, but `{absent[0]}` is missing."
-            )
+            raise InputError(f"`inputs` lacks `{absent[0]}`, an input of `{session.name}`.")
         return given, session.run(given)
     failure: InputError | None = None
     for size in OPEN_SIZES if any(spec.is_open for spec in specs) else OPEN_SIZES[:1]:
@@ -473,4 +469,4 @@ def run_somehow(session: OnnxSession, specs: Sequence[InputSpec], given: Arrays 
             return inputs, session.run(inputs)
         except InputError as error:
             failure = failure or error
-    raise InputError(f"{str(failure).rstrip('.')}; give `inputs` that it accepts.")
+    raise InputError(f"{str(failure).rstrip('.')}; pass `inputs` that it accepts.")

@@ -36,7 +36,7 @@ def image_input(specs: Sequence[InputSpec]) -> InputSpec:
     fitting = [spec for spec in specs if _takes_images(spec)]
     if not fitting:
         listed = ", ".join(f"{spec.name} {spec.shape}" for spec in specs)
-        raise InputError(f"Expected the model to have an input for images, but its inputs are {listed}.")
+        raise InputError(f"The model has no input for images; its inputs are {listed}.")
     return fitting[0]
 
 
@@ -160,8 +160,8 @@ def require_size(file: OnnxFile, preprocessing: Preprocessing) -> None:
     """Refuse to guess the size of a model that leaves it open; one without a batch axis scales its images itself."""
     if preprocessing.size is None and len(image_input(file.inputs).shape) == 4:
         raise InputError(
-            f"Expected `size` for `{file.path}`, which leaves it open: say the height and width that it was trained "
-            "at (`--size`), or write them as `imgsz` into the metadata of the file."
+            f"`{file.path}` leaves its input size open. Pass the height and width that it was trained at as `size` "
+            "(`--size`), or write them as `imgsz` into its metadata."
         )
 
 
@@ -205,8 +205,8 @@ def _of_metadata(metadata: dict[str, str], path: Path) -> Preset:
     activation, background = metadata.get("activation"), metadata.get("background", "none")
     if activation not in (None, "softmax", "sigmoid") or background not in _BACKGROUNDS:
         raise InputError(
-            f"Expected the metadata of `{path}` to hold an `activation` of softmax or sigmoid and a `background` of "
-            f"first, last or none, but got {activation!r} and {background!r}."
+            f"The metadata of `{path}` say activation {activation!r} and background {background!r}; write softmax or "
+            "sigmoid, and first, last or none."
         )
     return Preset(preprocessing, Postprocessing(), activation=activation, background=_BACKGROUNDS[background])
 
@@ -227,9 +227,7 @@ def _of_processor(path: Path) -> Preset:
             max_value=white,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"Expected `{path}` to describe an image processor, but it cannot be read: {error}."
-        ) from error
+        raise InputError(f"`{path}` cannot be read as the configuration of an image processor: {error}.") from error
     kind = str(content.get("image_processor_type", content.get("feature_extractor_type", "")))
     name = next((preset for begin, preset in _PROCESSORS.items() if kind.startswith(begin)), None)
     if name is None:  # what the model gives is not known

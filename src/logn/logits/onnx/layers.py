@@ -371,7 +371,7 @@ def _drop_unread(graph: OnnxGraph) -> None:
 def _stored(graph: OnnxGraph, name: str) -> npt.NDArray[Any]:
     value = graph.constant(name)
     if value is None:
-        raise InputError(f"Expected `{name}` to be stored in the file, but it is computed.")
+        raise InputError(f"`{name}` is computed, not stored in the file; pass insert=True.")
     return value
 
 
@@ -379,7 +379,7 @@ def _rounded(value: FloatArray, dtype: np.dtype[Any], name: str) -> npt.NDArray[
     with np.errstate(over="ignore"):
         rounded = value.astype(dtype)
     if not np.isfinite(rounded.astype(np.float64)).all():
-        raise InputError(f"Expected the mapped `{name}` to fit into {dtype}, but it overflows.")
+        raise InputError(f"The mapped `{name}` overflows {dtype}; correct the model in float32.")
     return rounded
 
 

@@ -396,8 +396,7 @@ class _Search:
             start = _behind_a_box(self.file.path, layout, width, wanted)
         if wanted.num_columns is not None and width - start != wanted.num_columns:
             raise InputError(
-                f"Expected `{self.file.path}` to have class logits, {_sought(wanted)}, but `{chosen[0].tensor}` has "
-                f"{width - start}."
+                f"`{self.file.path}` has no class logits{_sought(wanted)}: `{chosen[0].tensor}` has {width - start}."
             )
         return start
 
@@ -407,14 +406,11 @@ def _refuse_unsuited(graph: OnnxGraph, path: Path) -> None:
     for node in graph.nodes:
         if node.domain == "ai.onnx.ml":
             raise InputError(
-                f"Expected `{path}` to be a neural network, but it has {node.op_type} of ai.onnx.ml, as scikit-learn's "
-                "models have: correct its scores with logn.LogitNormalizer instead."
+                f"`{path}` is not a neural network: it has {node.op_type} of ai.onnx.ml, as scikit-learn's models do. "
+                "Correct its scores with logn.LogitNormalizer instead."
             )
         if _QUANTISED.search(node.op_type):
-            raise InputError(
-                f"Expected `{path}` to be in floating point, but it is quantised ({node.op_type}): take the model "
-                "before it is quantised."
-            )
+            raise InputError(f"`{path}` is quantised ({node.op_type}); correct the float model, then quantise it.")
 
 
 def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, wanted: Wanted) -> InputError:
@@ -424,13 +420,13 @@ def _nothing_found(path: Path, candidates: Sequence[Candidate], values: Arrays, 
     if wanted.num_columns is None and (loose := [item for item in candidates if not item.origin.layers]):
         item = loose[-1]
         return InputError(
-            f"Expected `{path}` to have class logits that come from a layer, but `{item.tensor}` "
-            f"({item.activation or 'output'} {values[item.tensor].shape}) comes from {item.origin.stops[0]}; if these "
-            f"are the logits, name it as `tensor`."
+            f"`{path}` has no class logits that come from a layer: `{item.tensor}` ({item.activation or 'output'} "
+            f"{values[item.tensor].shape}) comes from {item.origin.stops[0]}. If these are the logits, name it as "
+            "`tensor`."
         )
     listed = ", ".join(map(str, sorted(lengths)))
     found = f"the last axes of what could be logits are {listed} long" if listed else "nothing in it could be logits"
-    return InputError(f"Expected `{path}` to have class logits, {_sought(wanted)}, but {found}.")
+    return InputError(f"`{path}` has no class logits{_sought(wanted)}: {found}.")
 
 
 def _behind_a_box(path: Path, layout: Layout, width: int, wanted: Wanted) -> int:
@@ -441,15 +437,15 @@ def _behind_a_box(path: Path, layout: Layout, width: int, wanted: Wanted) -> int
     if anchors > 1:
         return OBJECTNESS
     raise InputError(
-        f"Expected `num_columns` for `{path}`, whose layer gives a box and {width} scores: {width} classes, or an "
-        f"objectness and {width - 1} classes."
+        f"The layer of `{path}` gives a box and {width} scores: {width} classes, or an objectness and {width - 1} "
+        "classes. Pass `num_columns`, or write `class_names` into the metadata of the file."
     )
 
 
 def _one_logit(path: Path) -> InputError:
     return InputError(
-        f"Expected `{path}` to have logits of several classes, but it has one logit, which has no other class to "
-        "be compared with."
+        f"`{path}` gives a single logit, so there are no classes to balance; choose a score threshold on validation "
+        "images instead."
     )
 
 
@@ -460,9 +456,8 @@ def _refuse_probabilities(chosen: Sequence[Candidate], values: Sequence[Any], ax
         if item.activation is None and probability_kind(rows, tolerance=PROBABILITY_SUM) == "softmax":
             made = item.origin.layers[0].kind if item.origin.layers else ", ".join(item.origin.stops)
             raise InputError(
-                f"Expected `{path}` to have class logits, but `{item.tensor}` holds probabilities (each row sums to 1, "
-                f"made by {made}), and a map of those would give scores above 1; name the raw scores before them by "
-                "their `tensor`, or export the model with raw scores."
+                f"`{item.tensor}` of `{path}` holds probabilities, not logits (each row sums to 1, made by {made}). "
+                "Name the raw scores before them as `tensor`, or export the model with raw scores."
             )
 
 
@@ -486,11 +481,12 @@ def _likely_axis(shapes: Sequence[tuple[int, ...]], width: int | None, path: Pat
     axes = [-1 - place for place in range(rank) if all(shape[-1 - place] == width for shape in shapes)]
     if len(axes) != 1:
         raise InputError(
-            f"Expected `axis` to say which axis of the logits in `{path}` (shape {shapes[0]}) is the class."
+            f"It is not clear which axis of the logits in `{path}`, of shape {shapes[0]}, holds the classes; pass "
+            "`axis`."
         )
     return axes[0]
 
 
 def _sought(wanted: Wanted) -> str:
-    classes = f"of {wanted.num_columns} classes" if wanted.num_columns is not None else "of any number of classes"
-    return f"{classes} before a {wanted.activation} or an output" if wanted.activation else classes
+    columns = f" of {wanted.num_columns} columns" if wanted.num_columns is not None else ""
+    return f"{columns} before a {wanted.activation} or an output" if wanted.activation else columns
