@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 import torchvision
 from torch import nn
 
-from logn.calibrators.affine import ClassAffine
 from logn.deploy.attach import attach
 from logn.deploy.fold import fold
 from logn.logits.locate import locate_logits
@@ -24,28 +21,27 @@ CLASSIFIERS = {
 }
 
 
-def random_map(columns):
-    generator = np.random.default_rng(0)
-    return ClassAffine(generator.uniform(0.5, 2.0, columns), generator.normal(size=columns))
+@torch.inference_mode()
+def each_way(model, affine, inputs):
+    """The moments of a run, and what the model returns as it is, with the map attached, and with it folded."""
+    layer = locate_logits(model, num_columns=affine.num_columns)
+    with record(model, layer) as moments:
+        plain = model(inputs)
+    with attach(model, layer, affine):
+        attached = model(inputs)
+    fold(model, layer, affine)
+    return moments, plain, attached, model(inputs)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_torchvision_classifiers(name):
+def test_torchvision_classifiers(map_of, name):
     size, options = CLASSIFIERS[name]
     torch.manual_seed(0)
     model = torchvision.models.get_model(name, num_classes=7, **options).eval()
     if name == "vit_b_16":
         nn.init.normal_(model.heads.head.weight)  # it starts at zero
-    layer = locate_logits(model, num_columns=7)
-    images = torch.rand(6, 3, size, size)
-    affine = random_map(7)
-    with torch.inference_mode():
-        with record(model, layer) as moments:
-            plain = model(images)
-        with attach(model, layer, affine):
-            attached = model(images)
-        fold(model, layer, affine)
-        folded = model(images)
+    affine = map_of(7)
+    moments, plain, attached, folded = each_way(model, affine, torch.rand(6, 3, size, size))
     rows = plain.double().numpy()
     np.testing.assert_allclose(moments.mean, rows.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(moments.variance, rows.var(axis=0, ddof=1), atol=1e-6)
@@ -54,21 +50,13 @@ def test_torchvision_classifiers(name):
 
 
 @pytest.mark.filterwarnings("ignore:A ReLU follows")
-def test_squeezenet_ends_in_a_convolution():
+def test_squeezenet_ends_in_a_convolution(map_of):
     torch.manual_seed(0)
-    model = torchvision.models.squeezenet1_1(num_classes=4).eval()
-    layer = locate_logits(model)
-    images, affine = torch.rand(2, 3, 64, 64), random_map(4)
-    seen = []
+    model, affine, seen = torchvision.models.squeezenet1_1(num_classes=4).eval(), map_of(4), []
+    locate_logits(model)
     model.classifier[1].register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
-    with torch.inference_mode():
-        with record(model, layer) as moments:
-            model(images)
-        with attach(model, layer, affine):
-            attached = model(images)
-        fold(model, layer, affine)
-        folded = model(images)
-    plain, _, folded_map = seen
+    moments, _, attached, folded = each_way(model, affine, torch.rand(2, 3, 64, 64))
+    plain, _, folded_map = seen[-3:]  # the search for the layer runs the model too
     rows = plain.double().permute(0, 2, 3, 1).reshape(-1, 4).numpy()
     assert moments.count.tolist() == [len(rows)] * 4
     np.testing.assert_allclose(moments.mean, rows.mean(axis=0), atol=1e-6)
@@ -91,16 +79,11 @@ class Distilled(nn.Module):
         return (self.head(features) + self.head_dist(features)) / 2
 
 
-def test_two_heads_that_are_averaged_take_the_same_map():
+def test_two_heads_that_are_averaged_take_the_same_map(map_of):
     torch.manual_seed(0)
-    model, features, affine = Distilled().eval(), torch.rand(5, 6), random_map(3)
-    layer = locate_logits(model)
-    with record(model, layer) as moments, torch.inference_mode():
-        plain = model(features)
+    affine = map_of(3)
+    moments, plain, attached, folded = each_way(Distilled().eval(), affine, torch.rand(5, 6))
     assert moments.count.tolist() == [10.0] * 3
     np.testing.assert_allclose(moments.mean, plain.double().mean(dim=0), atol=1e-6)
-    folded = copy.deepcopy(model)
-    fold(folded, layer, affine)
-    with torch.inference_mode(), attach(model, layer, affine):
-        np.testing.assert_allclose(model(features), affine(plain), atol=1e-5)
-        np.testing.assert_allclose(folded(features), affine(plain), atol=1e-5)
+    np.testing.assert_allclose(attached, affine(plain), atol=1e-5)
+    np.testing.assert_allclose(folded, affine(plain), atol=1e-5)

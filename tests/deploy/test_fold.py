@@ -182,16 +182,29 @@ class CosineLinear(nn.Linear):
         return linear_of(normalize(features) * self.tempearture, normalize(self.weight), self.bias)
 
 
-def test_a_cosine_head_is_refused_with_the_way_out_and_stays_as_it_was():
-    model = named(head=CosineLinear(8, 3))
+@pytest.mark.parametrize(
+    ("modules", "paths"),
+    [
+        (lambda cosine: {"head": cosine}, "head"),
+        (lambda cosine: {"first": nn.Linear(8, 3), "second": cosine}, PAIR),
+        (lambda cosine: {"class_embed": nn.ModuleList([cosine, cosine])}, "class_embed.1"),
+    ],
+    ids=["alone", "one of several", "a shared slot"],
+)
+def test_a_cosine_head_is_refused_with_the_way_out_and_all_stays_as_it_was(modules, paths):
+    cosine, layer = CosineLinear(8, 3), LogitLayer(paths)
+    model = named(**modules(cosine))
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(InputError, match=r"normalises its weight .* use logn\.attach instead\.$"):
-        fold(model, HEAD, random_map(3))
+    with pytest.raises(
+        InputError, match=r"`(head|second|class_embed\.1)` .*normalises its weight .* logn\.attach instead"
+    ):
+        fold(model, layer, random_map(3))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert model.get_submodule(layer.paths[-1]) is cosine
     inputs = torch.rand(2, 8)
-    expected = random_map(3)(model.head(inputs))
-    with attach(model, HEAD, random_map(3)):
-        torch.testing.assert_close(model.head(inputs), expected)
+    expected = random_map(3)(cosine(inputs))
+    with attach(model, layer, random_map(3)):
+        torch.testing.assert_close(model.get_submodule(layer.paths[-1])(inputs), expected)
 
 
 def test_a_cosine_head_takes_a_map_that_only_shifts():
@@ -248,14 +261,6 @@ def test_channels_that_are_no_logits_stay_as_they_are():
         torch.testing.assert_close(after[:, first + 3], before[:, first + 3])
 
 
-def test_a_refused_fold_gives_shared_slots_back():
-    shared = CosineLinear(8, 3)
-    model = named(class_embed=nn.ModuleList([shared, shared]))
-    with pytest.raises(InputError, match="normalises its weight"):
-        fold(model, LogitLayer("class_embed.1"), random_map(3))
-    assert model.class_embed[1] is shared
-
-
 STAGED = LogitLayer(("head", "other"), stages=True)
 
 
@@ -274,7 +279,12 @@ def quantised():
         (nn.Linear(4, 2).half(), HEAD, ClassAffine([1.0, 1.0], [1e6, 0.0]), r"bias of `head` overflows torch\.float16"),
         (nn.Linear(4, 3), HEAD, FracalSigmoid.fit([60, 20, 1], 100, None), "a ClassAffine, but got FracalSigmoid"),
         (nn.Linear(4, 3), HEAD, random_map(4), "columns differs: 4 in `affine`, 3 in `head`"),
-        (nn.Linear(4, 3), LogitLayer("head", background=0), random_map(3, background=-1), "background differs: last in `affine`, first in `head`"),
+        (
+            nn.Linear(4, 3),
+            LogitLayer("head", background=0),
+            random_map(3, background=-1),
+            "background differs: last in `affine`, first in `head`",
+        ),
         (nn.Linear(4, 3), HEAD, [random_map(3)] * 2, "one map, since `head` has no stages, but got 2"),
         (nn.Linear(4, 3), STAGED, [random_map(3)] * 3, "one map per stage \\(2\\), but got 3"),
     ],
@@ -291,14 +301,6 @@ def test_a_layer_with_a_map_attached_is_refused():
         fold(model, HEAD, random_map(3))
     handle.remove()
     fold(model, HEAD, random_map(3))
-
-
-def test_nothing_is_folded_when_one_module_of_several_is_refused():
-    model = named(first=nn.Linear(8, 3), second=CosineLinear(8, 3))
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(InputError, match="`second`"):
-        fold(model, LogitLayer(PAIR), random_map(3))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_the_trial_is_neither_recorded_nor_random():

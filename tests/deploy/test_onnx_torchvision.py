@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torchvision.models.detection import FasterRCNN, MaskRCNN, RetinaNet, ssdlite320_mobilenet_v3_large
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.retinanet import RetinaNetHead
 
 from logn.deploy.attach import attach
 from logn.deploy.onnx_fold import fold_onnx
@@ -32,37 +38,28 @@ class Pyramid(nn.Module):
         return features
 
 
-def faster_rcnn():
-    from torchvision.models.detection import FasterRCNN
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+def regions():
+    return {
+        "rpn_anchor_generator": AnchorGenerator(((32, 64),) * 3, ((0.5, 1.0, 2.0),) * 3),
+        "box_head": TwoMLPHead(16 * 49, 32),
+        "box_predictor": FastRCNNPredictor(32, CLASSES),
+        "min_size": 64,
+        "max_size": 64,
+        "box_score_thresh": 0.0,
+    }
 
-    return FasterRCNN(
-        Pyramid(3),
-        rpn_anchor_generator=AnchorGenerator(((32, 64),) * 3, ((0.5, 1.0, 2.0),) * 3),
-        box_head=TwoMLPHead(16 * 49, 32),
-        box_predictor=FastRCNNPredictor(32, CLASSES),
-        min_size=64,
-        max_size=64,
-        rpn_post_nms_top_n_test=20,
-        box_score_thresh=0.0,
-        box_detections_per_img=10,
-    )
+
+def faster_rcnn():
+    return FasterRCNN(Pyramid(3), **regions(), rpn_post_nms_top_n_test=20, box_detections_per_img=10)
 
 
 def ssdlite():
-    from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
-    model = ssdlite320_mobilenet_v3_large(
-        weights=None, weights_backbone=None, num_classes=CLASSES, score_thresh=0.0, detections_per_img=10
-    )
-    return model
+    options = {"weights": None, "weights_backbone": None, "score_thresh": 0.0, "detections_per_img": 10}
+    return ssdlite320_mobilenet_v3_large(num_classes=CLASSES, **options)
 
 
 def retinanet():
-    from torchvision.models.detection import RetinaNet
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.retinanet import RetinaNetHead
 
     model = RetinaNet(
         Pyramid(5),
@@ -82,8 +79,6 @@ def retinanet():
 
 @pytest.mark.parametrize(("make", "background", "layers"), [(faster_rcnn, 0, 1), (ssdlite, 0, 6), (retinanet, None, 1)])
 def test_torchvision_detectors(exported, map_of, outputs_of, interface, settle, tmp_path, make, background, layers):
-    from PIL import Image
-
     torch.manual_seed(0)
     model = make()
     if make is ssdlite:
@@ -125,24 +120,10 @@ def ordered(outputs):
 
 
 def test_mask_rcnn_takes_the_boxes_logits_not_the_masks(exported, map_of, tmp_path):
-    from torchvision.models.detection import MaskRCNN
-    from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-
     torch.manual_seed(0)
-    boxes = faster_rcnn()
-    model = MaskRCNN(
-        boxes.backbone,
-        rpn_anchor_generator=boxes.rpn.anchor_generator,
-        box_head=boxes.roi_heads.box_head,
-        box_predictor=boxes.roi_heads.box_predictor,
-        mask_head=MaskRCNNHeads(16, (8,), 1),
-        mask_predictor=MaskRCNNPredictor(8, 8, CLASSES),
-        min_size=64,
-        max_size=64,
-        rpn_post_nms_top_n_test=10,
-        box_score_thresh=0.0,
-        box_detections_per_img=5,
-    ).eval()
+    masks = {"mask_head": MaskRCNNHeads(16, (8,), 1), "mask_predictor": MaskRCNNPredictor(8, 8, CLASSES)}
+    sizes = {"rpn_post_nms_top_n_test": 10, "box_detections_per_img": 5}
+    model = MaskRCNN(Pyramid(3), **regions(), **masks, **sizes).eval()
     source = exported("MaskRCNN", model, ([torch.rand(3, 64, 64)],))
     report = fold_onnx(source, map_of(CLASSES, background=0), tmp_path / "out.onnx")
     assert (report.activation, report.layers) == ("softmax", ("roi_heads.box_predictor.cls_score.weight",))

@@ -13,17 +13,19 @@ from logn.errors import InputError
 from logn.logits.layer import LogitLayer, count_columns, find_modules
 from logn.logits.locate import locate_logits
 
+REGIONS = ("roi_heads.box_predictor.cls_score", 0, "softmax", (), 1)
+DENSE = ("head.classification_head.cls_logits", None, "sigmoid", (0,))
 DETECTORS = {
-    "fasterrcnn_mobilenet_v3_large_320_fpn": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
-    "fasterrcnn_resnet50_fpn_v2": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
-    "maskrcnn_resnet50_fpn": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
-    "maskrcnn_resnet50_fpn_v2": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
-    "keypointrcnn_resnet50_fpn": ("roi_heads.box_predictor.cls_score", 0, "softmax", ()),
-    "retinanet_resnet50_fpn": ("head.classification_head.cls_logits", None, "sigmoid", (0,)),
-    "retinanet_resnet50_fpn_v2": ("head.classification_head.cls_logits", None, "sigmoid", (0,)),
-    "fcos_resnet50_fpn": ("head.classification_head.cls_logits", None, "sigmoid", (0,)),
-    "ssd300_vgg16": ("head.classification_head.module_list.0", 0, "softmax", ()),
-    "ssdlite320_mobilenet_v3_large": ("head.classification_head.module_list.0.1", 0, "softmax", ()),
+    "fasterrcnn_mobilenet_v3_large_320_fpn": REGIONS,
+    "fasterrcnn_resnet50_fpn_v2": REGIONS,
+    "maskrcnn_resnet50_fpn": REGIONS,
+    "maskrcnn_resnet50_fpn_v2": REGIONS,
+    "keypointrcnn_resnet50_fpn": REGIONS,
+    "retinanet_resnet50_fpn": (*DENSE, 9),
+    "retinanet_resnet50_fpn_v2": (*DENSE, 9),
+    "fcos_resnet50_fpn": (*DENSE, 1),
+    "ssd300_vgg16": ("head.classification_head.module_list.0", 0, "softmax", (), (4, 6, 6, 6, 4, 4)),
+    "ssdlite320_mobilenet_v3_large": ("head.classification_head.module_list.0.1", 0, "softmax", (), (6,) * 6),
 }
 
 
@@ -33,22 +35,13 @@ def detector(name, **options):
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_torchvision_detectors(name):
-    path, background, activation, unused = DETECTORS[name]
     with torch.device("meta"):
         model = detector(name)
     layer = locate_logits(model)
-    assert layer.paths[0] == path
-    assert (layer.background, layer.activation, layer.unused) == (background, activation, unused)
+    facts = (layer.paths[0], layer.background, layer.activation, layer.unused, layer.anchors)
+    assert facts == DETECTORS[name]
     assert count_columns(model, layer) == 7
     assert all(isinstance(module, nn.Linear | nn.Conv2d) for module in find_modules(model, layer))
-
-
-def test_anchors_of_torchvision_detectors():
-    with torch.device("meta"):
-        assert locate_logits(detector("retinanet_resnet50_fpn")).anchors == 9
-        assert locate_logits(detector("fcos_resnet50_fpn")).anchors == 1
-        assert locate_logits(detector("ssd300_vgg16")).anchors == (4, 6, 6, 6, 4, 4)
-        assert locate_logits(detector("ssdlite320_mobilenet_v3_large")).anchors == (6,) * 6
 
 
 def test_a_detector_inside_another_module_and_a_subclass_of_one():
@@ -128,17 +121,38 @@ def test_timm_models_name_their_classifier():
     assert nested.path == "head.2"
 
 
-def test_a_headless_timm_model_is_not_guessed():
-    with pytest.raises(InputError, match="patch_embed \\(Conv2d, 4\\)"):
-        locate_logits(TimmLike(head=nn.Identity()))
-
-
-def test_a_headless_backbone_is_not_guessed():
+def headless():
     with torch.device("meta"):
         model = torchvision.models.resnet50()
     model.fc = nn.Identity()
-    with pytest.raises(InputError, match=r"name the layer .* logn\.LogitLayer\("):
-        locate_logits(model)
+    return model
+
+
+class Unknown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Conv2d(3, 8, 3)
+        self.class_embed = nn.Linear(8, 6)
+        self.bbox_embed = nn.Linear(8, 4)
+
+
+CANDIDATES = r"the layers are class_embed \(Linear, 6\), bbox_embed \(Linear, 4\), backbone \(Conv2d, 8\)"
+
+
+@pytest.mark.parametrize(
+    ("make", "columns", "message"),
+    [
+        (lambda: TimmLike(head=nn.Identity()), None, r"patch_embed \(Conv2d, 4\)"),
+        (headless, None, r"name the layer .* logn\.LogitLayer\("),
+        (Unknown, 6, rf'logn\.LogitLayer\("class_embed", background=None\); {CANDIDATES}\.$'),
+        (lambda: nn.Sequential(nn.Linear(2, 8)), 9, "with 9 columns were found in Sequential"),
+        (lambda: nn.ReLU(), None, "has no Linear and no Conv"),
+        (lambda: "resnet50", None, r"`model` to be a torch\.nn.Module, but got str"),
+    ],
+)
+def test_what_is_not_known_is_not_guessed(make, columns, message):
+    with pytest.raises(InputError, match=message):
+        locate_logits(make(), columns)
 
 
 def test_a_model_that_says_it_itself():
@@ -147,34 +161,9 @@ def test_a_model_that_says_it_itself():
     assert locate_logits(model) is model.logit_layer
 
 
-def test_unknown_models_get_the_candidates_and_the_line_to_write():
-    class Unknown(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.backbone = nn.Conv2d(3, 8, 3)
-            self.class_embed = nn.Linear(8, 6)
-            self.bbox_embed = nn.Linear(8, 4)
-
-    with pytest.raises(InputError) as caught:
-        locate_logits(Unknown(), num_columns=6)
-    message = str(caught.value)
-    assert 'logn.LogitLayer("class_embed", background=None)' in message
-    assert "the layers are class_embed (Linear, 6), bbox_embed (Linear, 4), backbone (Conv2d, 8)" in message
-    assert "\n" not in message
-
-
-def test_a_wrong_class_count_is_refused():
-    with pytest.raises(InputError, match="with 9 columns were found in Sequential"):
-        locate_logits(nn.Sequential(nn.Linear(2, 8)), num_columns=9)
+def test_a_wrong_number_of_columns_is_refused():
     with torch.device("meta"):
         model = detector("ssdlite320_mobilenet_v3_large")
     with pytest.raises(InputError, match=r"`num_columns` to be 7, the columns of .*, but got 6"):
         locate_logits(model, num_columns=6)
     assert locate_logits(model, num_columns=7).background == 0
-
-
-def test_what_is_no_model_is_refused():
-    with pytest.raises(InputError, match=r"`model` to be a torch\.nn.Module, but got str"):
-        locate_logits("resnet50")
-    with pytest.raises(InputError, match="has no Linear and no Conv"):
-        locate_logits(nn.ReLU())

@@ -12,14 +12,10 @@ from torch import nn
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer, count_columns, find_modules, unwrap
 
+SIDES = st.integers(1, 3)
 
-@given(
-    anchors=st.integers(1, 4),
-    columns=st.integers(1, 5),
-    batch=st.integers(0, 2),
-    height=st.integers(1, 3),
-    width=st.integers(1, 3),
-)
+
+@given(anchors=st.integers(1, 4), columns=st.integers(1, 5), batch=st.integers(0, 2), height=SIDES, width=SIDES)
 def test_rows_read_channels_as_anchor_times_classes_plus_class(anchors, columns, batch, height, width):
     layer = LogitLayer("head", class_axis=1, anchors=anchors, num_columns=columns)
     output = np.arange(batch * anchors * columns * height * width, dtype=np.float32)
@@ -65,6 +61,11 @@ def test_channels_undo_rows():
         ({"path": "a", "activation": "relu"}, "`activation`"),
         ({"path": ("a", "b"), "anchors": (1, 2, 3)}, "one per path \\(2\\)"),
         ({"path": "a", "anchors": 0}, "`anchors` to be at least 1"),
+        ({"path": "a", "final_only": "last"}, "`final_only` to be one of"),
+        ({"path": "a", "extra_columns": -1}, "`extra_columns` to be at least 0, but got -1"),
+        ({"path": ("a", "b", "c"), "stages": (0, 1)}, "`stages` to be True, False or the stage of each of the 3 paths"),
+        ({"path": ("a", "b", "c"), "stages": (1, 1, 2)}, "`stages`"),
+        ({"path": ("a", "b", "c"), "stages": (0, 0, -1)}, "`stages`"),
     ],
 )
 def test_wrong_layers_are_refused(arguments, message):
@@ -72,33 +73,35 @@ def test_wrong_layers_are_refused(arguments, message):
         LogitLayer(**arguments)
 
 
-def test_outputs_that_do_not_fit_are_refused():
-    layer = LogitLayer("head", class_axis=1, anchors=2, num_columns=3)
-    with pytest.raises(InputError, match="`head` has 7 output channels, not 2 x 3"):
-        layer.rows(np.zeros((1, 7, 2, 2)))
-    with pytest.raises(InputError, match="gives \\(7,\\), which has no axis 1"):
-        layer.rows(np.zeros(7))
-    with pytest.raises(InputError, match="gives tuple, which has no axis 1"):
-        layer.rows((np.zeros(7),))
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (np.zeros((1, 7, 2, 2)), "`head` has 7 output channels, not 2 x 3"),
+        (np.zeros(7), "gives \\(7,\\), which has no axis 1"),
+        ((np.zeros(7),), "gives tuple, which has no axis 1"),
+    ],
+)
+def test_outputs_that_do_not_fit_are_refused(output, message):
+    with pytest.raises(InputError, match=message):
+        LogitLayer("head", class_axis=1, anchors=2, num_columns=3).rows(output)
 
 
 def test_a_path_that_does_not_exist_names_the_closest():
-    model = nn.Sequential()
-    model.classifier = nn.Linear(2, 3)
-    with pytest.raises(InputError, match="no module `clasifier`; the closest are classifier"):
-        find_modules(model, LogitLayer("clasifier"))
-    with pytest.raises(InputError, match=r"`model` to be a torch\.nn.Module, but got dict"):
-        find_modules({}, LogitLayer("classifier"))
+    for model, message in (
+        (nn.ModuleDict({"classifier": nn.Linear(2, 3)}), "no module `clasifier`; the closest are classifier"),
+        ({}, r"`model` to be a torch\.nn.Module, but got dict"),
+    ):
+        with pytest.raises(InputError, match=message):
+            find_modules(model, LogitLayer("clasifier"))
 
 
 def test_columns_are_read_from_the_modules():
     model = nn.ModuleDict({"a": nn.Linear(2, 6), "b": nn.Conv2d(2, 9, 1), "c": nn.Identity(), "d": nn.Linear(2, 4)})
     assert count_columns(model, LogitLayer(("a", "b"), anchors=(2, 3))) == 3
     assert count_columns(model, LogitLayer(("a", "c"), num_columns=6)) == 6
-    with pytest.raises(InputError, match=r"does not say how many columns .* num_columns=…"):
-        count_columns(model, LogitLayer("c"))
-    with pytest.raises(InputError, match="differ in number of columns"):
-        count_columns(model, LogitLayer(("a", "d")))
+    for paths, message in (("c", "does not say how many columns"), (("a", "d"), "differ in number of columns")):
+        with pytest.raises(InputError, match=message):
+            count_columns(model, LogitLayer(paths))
 
 
 def test_wrappers_of_torch_are_looked_through():
