@@ -349,7 +349,7 @@ def test_calibrate_takes_the_batches_of_an_image_processor(spread):
 def test_renamed_layers_and_open_vocabularies_are_not_guessed(refusal, spread):
     refusal(make("detr", spread), LABELS + 1)
     part = {**BLOCKS, "num_hidden_layers": 1, "intermediate_size": 16}
-    with pytest.raises(InputError, match="but got OwlViTForObjectDetection"):
+    with pytest.raises(InputError, match="found in OwlViTForObjectDetection"):
         locate_logits(build("OwlViT", text_config=part, vision_config=part, projection_dim=16))
 
 

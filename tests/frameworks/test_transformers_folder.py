@@ -72,7 +72,7 @@ def test_nothing_is_left_where_writing_fails(saved, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     for target, message in (
         ("model", "model` exists already; choose a new folder"),
-        ("nowhere/corrected", r"folder of `.*` to exist, but `.*nowhere` does not"),
+        ("nowhere/corrected", r"There is no folder `.*nowhere` for"),
     ):
         with pytest.raises(InputError, match=message):
             write_transformers(model, Unwilling(), tmp_path / target)
@@ -87,24 +87,26 @@ def configured(**changes):
 
 
 UNREADABLE = {
-    r"hold `preprocessor_config.json`, .*processor.save_pretrained\(folder\)\.$": lambda folder: (
+    r"has no `preprocessor_config.json`, .*processor.save_pretrained\(folder\)\.$": lambda folder: (
         folder / "preprocessor_config.json"
     ).unlink(),
-    "to be a folder in the form of save_pretrained, but there is none": lambda folder: folder.rename("gone"),
-    r"`.*model` to hold `config.json`": lambda folder: (folder / "config.json").unlink(),
-    r"no weights as safetensors, only a pickle \(`pytorch_model": lambda folder: (
-        folder / "model.safetensors"
-    ).rename(folder / "pytorch_model.bin"),
+    "There is no folder `.*`; pass one that save_pretrained has written": lambda folder: folder.rename("gone"),
+    "model` has no `config.json`": lambda folder: (folder / "config.json").unlink(),
+    r"no weights as safetensors, only a pickle \(`pytorch_model": lambda folder: (folder / "model.safetensors").rename(
+        folder / "pytorch_model.bin"
+    ),
     # The same layers under another class: an Auto class would load them, with weights drawn at random.
     "lacks `.*, weights of RTDetrForObjectDetection": configured(
         architectures=["RTDetrForObjectDetection"], model_type="rt_detr", decoder_layers=5
     ),
-    "names 'NoSuchModel' under `architectures`, which is no model of transformers": configured(architectures=["NoSuchModel"]),
+    "names 'NoSuchModel' under `architectures`, which is no model of transformers": configured(
+        architectures=["NoSuchModel"]
+    ),
     "names None under `architectures`": configured(architectures=None),
     "cannot be read as a model of transformers: ": configured(model_type="no_such_type"),
-    "model` cannot be read as a model of transformers: ": lambda folder: (
-        folder / "model.safetensors"
-    ).write_bytes(b"no weights"),
+    "model` cannot be read as a model of transformers: ": lambda folder: (folder / "model.safetensors").write_bytes(
+        b"no weights"
+    ),
 }
 
 

@@ -131,7 +131,7 @@ def test_the_other_kinds_of_model(spread):
         head = tasks.RTDETRDecoder(nc=CLASSES, ch=(8, 8, 8), hd=16, nq=4, nh=2, ndl=2, d_ffn=16)
     layer = locate_logits(head)
     assert (layer.path, layer.activation, layer.background) == ("dec_score_head.1", "sigmoid", None)
-    with pytest.raises(InputError, match="but got WorldModel"):
+    with pytest.raises(InputError, match="found in WorldModel"):
         locate_logits(tasks.WorldModel("yolov8s-worldv2.yaml", nc=CLASSES, verbose=False))
     renamed = network_of("yolov8n", spread)
     head = renamed.model[-1]
