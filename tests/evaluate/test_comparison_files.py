@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
-from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -60,7 +59,6 @@ def made(hint):
         )
     if origin is not None and issubclass(origin, Mapping):
         return st.dictionaries(*map(made, arguments), max_size=2)
-    assert NoneType in arguments
     return st.none() | made(arguments[0])
 
 

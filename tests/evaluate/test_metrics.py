@@ -119,7 +119,7 @@ def test_error_types_of_one_of_each():
 
 
 def plain_greedy(iou, threshold):
-    """One detection after the other, the best free box each; of equal ones the later."""
+    """One detection after the other, the best free box each; ties: the later box."""
     free = np.ones(iou.shape[1], bool)
     matched = np.full(iou.shape[0], -1)
     for row in range(iou.shape[0]):

@@ -83,25 +83,24 @@ def test_no_console_message_and_no_request_leaves_the_page(page, address):
     assert page.get_log("browser") == []
 
 
-def column(page, place):
-    return page.execute_script(
-        "return [...document.getElementById('method-table').tBodies[0].rows]"
-        f".map((row) => [row.cells[0].textContent, Number(row.cells[{place}].dataset.value)])"
-    )
+ROWS = """
+    return [...document.getElementById("method-table").tBodies[0].rows]
+      .map((row) => [row.cells[0].textContent, Number(row.cells[1].dataset.value)]);
+"""
 
 
 def test_the_table_sorts_both_ways(page):
-    before = column(page, 1)
+    before = page.execute_script(ROWS)
     assert before[0][0] == "none"
     header = page.find_elements("css selector", "#method-table th")[1]
     page.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", header)
     header.find_element("tag name", "button").click()
-    assert column(page, 1) == sorted(before, key=lambda row: -row[1])
+    assert page.execute_script(ROWS) == sorted(before, key=lambda row: -row[1])
     assert header.get_attribute("aria-sort") == "descending"
     header.find_element("tag name", "button").click()
-    assert [row[1] for row in column(page, 1)] == sorted(row[1] for row in before)
+    assert [row[1] for row in page.execute_script(ROWS)] == sorted(row[1] for row in before)
     page.find_elements("css selector", "#method-table th button")[0].click()
-    assert [row[0] for row in column(page, 1)] == ["loga", "logn", "none", "norcal", "recommended"]
+    assert [row[0] for row in page.execute_script(ROWS)] == ["loga", "logn", "none", "norcal", "recommended"]
 
 
 def test_the_bar_of_contents_leads_to_every_section(page):
@@ -112,21 +111,18 @@ def test_the_bar_of_contents_leads_to_every_section(page):
     wait_until(page, lambda: page.execute_script(top) < 900)
 
 
-def at_class(page, chart, place):
-    """Where the mark of a class stands in the window, after scrolling to it."""
-    script = """
-        const svg = document.querySelector(`svg[data-points="${arguments[0]}"]`);
-        svg.scrollIntoView({block: "center", behavior: "instant"});
-        const places = JSON.parse(document.getElementById("class-data").textContent).points[arguments[0]];
-        const [x, before] = places[arguments[1]];
-        const point = new DOMPoint(x, before).matrixTransform(svg.getScreenCTM());
-        return [point.x, point.y];
-    """
-    return page.execute_script(script, chart, place)
+# Where the mark of the second class stands in the window, after scrolling to it.
+SECOND_MARK = """
+    const svg = document.querySelector('svg[data-points="mean"]');
+    svg.scrollIntoView({block: "center", behavior: "instant"});
+    const [x, before] = JSON.parse(document.getElementById("class-data").textContent).points.mean[1];
+    const point = new DOMPoint(x, before).matrixTransform(svg.getScreenCTM());
+    return [point.x, point.y];
+"""
 
 
 def test_pointing_at_a_mark_shows_its_class_as_text_and_escape_hides_it(page):
-    move_mouse(page, *at_class(page, "mean", 1))
+    move_mouse(page, *page.execute_script(SECOND_MARK))
     tip = page.find_element("id", "tip")
     wait_until(page, tip.is_displayed)
     assert tip.text.splitlines()[0] == HOSTILE

@@ -226,7 +226,9 @@ def _checked_counts(
     table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
     table = table.aligned_to(class_names)
     if table.num_classes != num_classes:
-        raise InputError(f"`counts` has {table.num_classes} classes, but the logits have {num_classes}.")
+        raise InputError(
+            f"`counts` has {table.num_classes} classes, but the logits have {num_classes}. Pass one count per class."
+        )
     absent = np.flatnonzero(table.image_counts <= 0)
     if len(absent):
         label, names = int(absent[0]), class_names or table.names
