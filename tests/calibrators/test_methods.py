@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from tests.conftest import moments_of
 
 from logn.calibrators.affine import ClassAffine
 from logn.calibrators.fracal import fracal
@@ -27,10 +28,7 @@ DIMENSIONS = [1.8, 1.0, 1.0]
 @pytest.fixture
 def moments():
     names = ("cup", "spoon", "fork", "background")
-    metadata = StatisticsMetadata(background=-1, class_names=names)
-    moments = ClassMoments(4, sample_rows=10, mean_probability=True, metadata=metadata)
-    moments.update(LOGITS)
-    return moments
+    return moments_of(LOGITS, background=-1, class_names=names)
 
 
 EXPECTED = {
@@ -62,9 +60,10 @@ EXPECTED = {
 }
 
 
-def _fit(spec, moments):
+def _fit(spec, moments, **options):
     counts = ClassCounts(IMAGES, INSTANCES, ("cup", "spoon", "fork"), num_images=100)
-    return fit(spec, moments=moments, counts=counts, dimensions=DIMENSIONS, weight=WEIGHT, bias=BIAS)
+    inputs = {"moments": moments, "counts": counts, "dimensions": DIMENSIONS, "weight": WEIGHT, "bias": BIAS}
+    return fit(spec, **(inputs | options))
 
 
 @pytest.mark.parametrize("spec", EXPECTED)
@@ -78,100 +77,64 @@ def test_every_method_has_been_tried():
     assert {spec.partition(":")[0] for spec in EXPECTED} == {*METHODS}
 
 
-def test_the_paper_example_by_name(moments):
-    shifted = fit("logn", moments=moments)(np.array([1.0, 0.8, 0.2, 1.5]))
+def test_other_inputs_and_options(moments):
+    shifted = fit("logn", moments=moments)(np.array([1.0, 0.8, 0.2, 1.5]))  # the paper's example
     np.testing.assert_allclose(shifted, [-0.677770, -1.112518, 0.133955, 1.5], atol=2e-6)
-
-
-def test_counts_are_put_in_the_order_of_the_class_names(moments):
     counts = ClassCounts(IMAGES[::-1].copy(), names=("fork", "spoon", "cup"))
     assert fit("norcal", moments=moments, counts=counts) == norcal(IMAGES, 0.6, background=-1)
-
-
-def test_plain_counts_need_no_statistics():
+    # Plain counts need no statistics.
     assert fit("norcal", counts=[60, 20, 1], background=0) == norcal(IMAGES, 0.6, background=0)
     assert fit("temperature:value=2", counts=[60, 20, 1], background=0).num_columns == 4
-
-
-def test_a_class_can_be_switched_off(moments):
     affine = fit("logn", moments=moments, active=[True, False, True, True])
     assert (affine.scale[1], affine.shift[1]) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("spec", "sentence"),
-    [
-        ("logm", "one of none, recommended, logn, p2p.*'logm'"),
-        ("", "one of none"),
-        (
-            "norcal:tau=1",
-            "options of `norcal` to be among gamma, weights, on_logits, count_kind, target, but got `tau`",
-        ),
-        ("none:tau=1", "among none, but got `tau`"),
-        ("norcal:gamma", "gamma=VALUE"),
-        ("norcal:gamma=big", "`gamma` to be a number, but got 'big'"),
-        ("norcal:weights=odd", "`weights` to be one of"),
-        ("norcal:count_kind=boxes", "`count_kind` to be one of images, instances"),
-        ("logn:use_std=maybe", "true or false"),
-        ("logn:margin=huge", "`margin` to be a number or one of"),
-        ("temperature", r"The method `temperature` needs `value` \(temperature:value=…\)"),
-        ("logn:moments=1", "options of `logn` to be among statistic"),
-        ("logn:margin=0,margin=1", "option `margin` of `logn` once, but got it twice"),
-    ],
-)
-def test_mistakes_are_named(moments, spec, sentence):
-    with pytest.raises(InputError, match=sentence):
-        _fit(spec, moments)
-
-
-@pytest.mark.parametrize(
-    ("spec", "missing"),
-    [
-        ("logn", "moments"),
-        ("loga", "counts"),
-        ("iif", "counts"),
-        ("tau-norm", "weight"),
-        ("none", "moments`, `counts` or `num_columns"),
-    ],
-)
-def test_what_a_method_lacks_is_named(spec, missing):
-    with pytest.raises(InputError, match=f"The method `{spec}` needs `{missing}`: pass it"):
-        fit(spec)
-
-
-def test_fracal_for_sigmoids_is_no_affine_map_and_that_is_said():
+    assert parse("logn: margin=-2.5 ,use_std=NO") == ("logn", {"margin": -2.5, "use_std": False})
+    assert fit("logn", moments, margin=0.0) == fit("logn:margin=0", moments)
+    # What FRACAL refuses for sigmoids, it does for a softmax.
     recorded = ClassMoments(3, metadata=StatisticsMetadata(activation="sigmoid"))
-    for known in ({"activation": "sigmoid"}, {"moments": recorded}):
-        with pytest.raises(InputError, match="its form for sigmoids is no affine map"):
-            fit("fracal:num_images=100", counts=[60, 20, 1], **known)
     fit("fracal:num_images=100", counts=[60, 20, 1], moments=recorded, activation="softmax")
 
 
-def test_fracal_says_that_it_needs_the_number_of_images():
-    with pytest.raises(InputError, match="`num_images`"):
-        fit("fracal", counts=[60, 20, 1])
+SIGMOID = ClassMoments(3, metadata=StatisticsMetadata(activation="sigmoid"))
+FRACAL = "its form for sigmoids is no affine map"
 
 
-def test_counts_of_another_length_are_refused(moments):
-    with pytest.raises(InputError, match="`counts` to have 3 foreground classes, but got 4"):
-        fit("norcal", moments=moments, counts=[1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("spec", "options", "sentence"),
+    [
+        ("logm", {}, "one of none, recommended, logn, p2p.*'logm'"),
+        ("", {}, "one of none"),
+        (
+            "norcal:tau=1",
+            {},
+            "options of `norcal` to be among gamma, weights, on_logits, count_kind, target, but got `tau`",
+        ),
+        ("none:tau=1", {}, "among none, but got `tau`"),
+        ("norcal:gamma", {}, "gamma=VALUE"),
+        ("norcal:gamma=big", {}, "`gamma` to be a number, but got 'big'"),
+        ("norcal:weights=odd", {}, "`weights` to be one of"),
+        ("norcal:count_kind=boxes", {}, "`count_kind` to be one of images, instances"),
+        ("logn:use_std=maybe", {}, "true or false"),
+        ("logn:margin=huge", {}, "`margin` to be a number or one of"),
+        ("temperature", {}, r"The method `temperature` needs `value` \(temperature:value=…\)"),
+        ("logn:moments=1", {}, "options of `logn` to be among statistic"),
+        ("logn:margin=0,margin=1", {}, "option `margin` of `logn` once, but got it twice"),
+        ("logn:margin=0", {"margin": 0.0}, "option `margin` of `logn` once, but got it twice"),
+        ("logn", {"strenght": 0.5}, r"options of `logn` to be among .*, but got `strenght`"),
+        ("norcal", {"counts": [1, 2, 3, 4]}, "`counts` to have 3 foreground classes, but got 4"),
+        ("tau-norm", {"weight": WEIGHT[:3], "bias": None}, "of 3 columns, but the logits have 4"),
+        ("none", {"moments": None, "counts": None, "weight": None}, "needs `moments`, `counts` or `num_columns`: pass"),
+        ("fracal", {"moments": None, "counts": [60, 20, 1], "weight": None}, "needs `num_images`"),
+        ("fracal:num_images=100", {"moments": None, "activation": "sigmoid"}, FRACAL),
+        ("fracal:num_images=100", {"moments": SIGMOID, "counts": [60, 20, 1]}, FRACAL),
+        ("loga:target=training", {"moments": None, "counts": None}, "needs the class mix of training: pass"),
+    ],
+)
+def test_mistakes_are_named(moments, spec, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        _fit(spec, **({"moments": moments} | options))
 
 
-def test_weights_of_another_length_are_refused(moments):
-    with pytest.raises(InputError, match="of 3 columns, but the logits have 4"):
-        fit("tau-norm", moments=moments, weight=WEIGHT[:3])
-
-
-def test_options_are_converted():
-    assert parse("logn: margin=-2.5 ,use_std=NO") == ("logn", {"margin": -2.5, "use_std": False})
-
-
-def test_options_by_name_are_those_of_the_specification(moments):
-    assert fit("logn", moments, margin=0.0) == fit("logn:margin=0", moments)
-    with pytest.raises(InputError, match="option `margin` of `logn` once, but got it twice"):
-        fit("logn:margin=0", moments, margin=0.0)
-    with pytest.raises(InputError, match=r"options of `logn` to be among .*, but got `strenght`"):
-        fit("logn", moments, strenght=0.5)
+def test_unknown_inputs_are_named():
     with pytest.raises(InputError, match=r"inputs of methods to be among moments, counts, .*, but got `count`"):
         checked_inputs({"count": [3, 2]})
 

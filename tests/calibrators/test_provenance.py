@@ -1,10 +1,9 @@
 """What a map was made for goes with it, and keeps it from other models."""
 
-import json
-import struct
-
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from tests.conftest import moments_of
 
 import logn
 from logn.calibrators.affine import LogitFacts
@@ -25,9 +24,7 @@ RECORDED = StatisticsMetadata(
 
 
 def recorded_moments(metadata=RECORDED):
-    moments = logn.ClassMoments(3, sample_rows=50, metadata=metadata)
-    moments.update(np.random.default_rng(0).normal(size=(50, 3)))
-    return moments
+    return moments_of(np.random.default_rng(0).normal(size=(50, 3)), sample_rows=50, **vars(metadata))
 
 
 def map_of(**changes):
@@ -69,26 +66,11 @@ def test_a_map_without_a_source_contradicts_nothing_but_its_background():
         bare.check_fits(LogitFacts("it", 2, 0))
 
 
-def test_files_of_another_schema_are_refused(tmp_path):
-    path = tmp_path / "a.safetensors"
-    map_of().save(path)
-    path.write_bytes(path.read_bytes().replace(b'"schema":"2"', b'"schema":"9"'))
-    with pytest.raises(InputError, match="has schema 9, but this version of LogN reads 2"):
-        logn.ClassAffine.load(path)
-
-
 @pytest.mark.parametrize("source", ['"x"', "[1]", '{"background": 0}', '{"class_names": ["a"]}', '{"unused": 1}'])
 def test_a_source_that_contradicts_the_file_is_refused(tmp_path, source):
     path = tmp_path / "a.safetensors"
-    logn.ClassAffine.identity(2).save(path)
-    text = json.dumps({"source": "null"})[1:-1].replace(" ", "").encode()
-    damaged = json.dumps({"source": source})[1:-1].encode().replace(b'": "', b'":"')
-    data = path.read_bytes()
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    assert text in data
-    header = data[8:start].rstrip().replace(text, damaged).replace(b'"checksum"', b'"unchecked"')
-    header += b" " * (-len(header) % 8)
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data[start:])
+    head = {"format": "logn.affine", "schema": "2", "background": "null", "method": "", "settings": "{}"}
+    save_file({"scale": np.ones(2), "shift": np.zeros(2)}, path, metadata={**head, "source": source})
     with pytest.raises(InputError, match="is not a valid map"):
         logn.ClassAffine.load(path)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import conftest
 
 import logn
 from logn.calibrators.recommend import FEWEST_ABOVE, class_scores, keep_detections, sampled_threshold
@@ -13,15 +14,8 @@ from logn.statistics.moments import StatisticsMetadata
 LEVELS = np.array([0.0, -1.0, -2.5, -3.0, -5.0])
 
 
-def moments_of(rows, *, sample_rows=2000, mean_probability=True, **metadata):
-    moments = logn.ClassMoments(
-        rows.shape[1],
-        sample_rows=sample_rows,
-        mean_probability=mean_probability,
-        metadata=StatisticsMetadata(**metadata),
-    )
-    moments.update(rows)
-    return moments
+def moments_of(rows, sample_rows=2000, **options):
+    return conftest.moments_of(rows, sample_rows=sample_rows, **options)
 
 
 def long_tailed(rows=2000, seed=0):
@@ -78,11 +72,6 @@ def test_an_unknown_activation_is_taken_for_a_sigmoid_with_a_warning():
     with pytest.warns(logn.LogNWarning, match="Softmax or sigmoid"):
         assert logn.recommend(moments).head == "sigmoid head"
     assert logn.recommend(moments, activation="softmax").head == "classifier"
-
-
-def test_statistics_without_the_prior_are_refused():
-    with pytest.raises(logn.InputError, match="mean_probability=True"):
-        logn.recommend(moments_of(long_tailed(), activation="softmax", mean_probability=False))
 
 
 def test_unused_and_dead_columns_set_no_minimum():

@@ -85,6 +85,18 @@ FAULTS = {
         "`{}` lists no `categories`: pass annotations in COCO's or LVIS's format.",
     ),
     "category twice": ({"categories": [{"id": 5}, {"id": 5}]}, "`{}` lists category 5 twice."),
+    "a number beyond 64 bits": (
+        {"categories": [{"id": 2**70}]},
+        "`id` of entry 0 of `categories` in `{}` must be an integer, but is 1180591620717411303424.",
+    ),
+    "no box": (
+        {"annotations": [{"id": 3, "image_id": 7, "category_id": 5}]},
+        "Entry 0 of `annotations` in `{}` has no `bbox`.",
+    ),
+    "box that is none": (
+        {"annotations": [{"id": 3, "image_id": 7, "category_id": 5, "bbox": [1, 1, 2]}]},
+        "`bbox` of annotation 3 of `{}` must be four finite numbers, but is [1, 1, 2].",
+    ),
     "category not listed": (
         {"annotations": [{"id": 3, "image_id": 7, "category_id": 9, "bbox": [0, 0, 2, 2]}]},
         "`{}` does not list category 9 of annotation 3 (1 such annotations).",

@@ -101,19 +101,15 @@ def test_images_named_by_numbers_have_these_as_ids(tmp_path):
     assert [image["id"] for image in read_annotations(file).images] == [25, 139]
 
 
-def test_an_outline_is_the_box_around_it(yolo):
+def test_an_outline_is_the_box_around_it_and_lines_that_come_twice_count_once(yolo):
     labels = yolo.parent / "labels" / "val" / "a.txt"
-    labels.write_text("2 0.1 0.5 0.5 0.25 0.3 0.75\n")
-    assert read_annotations(yolo).boxes[0].tolist() == pytest.approx([6, 10, 24, 20])
+    labels.write_text("2 0.1 0.5 0.5 0.25 0.3 0.75\n" * 2)
+    annotations = read_annotations(yolo)
+    assert annotations.boxes[0].tolist() == pytest.approx([6, 10, 24, 20])
+    assert len(annotations) == 3
 
 
-def test_lines_that_come_twice_count_once(yolo):
-    labels = yolo.parent / "labels" / "val" / "b.txt"
-    labels.write_text(labels.read_text() * 2)
-    assert len(read_annotations(yolo)) == 5
-
-
-def test_images_without_any_file_of_labels_are_spoken_of(yolo):
+def test_images_without_any_label_file_are_warned_of(yolo):
     shutil.rmtree(yolo.parent / "labels")
     with pytest.warns(LogNWarning, match=r"None of the 3 images .* looked for at `.*labels/val/a\.txt`"):
         assert len(read_annotations(yolo)) == 0
@@ -160,18 +156,15 @@ def test_a_wrong_description_is_named(yolo, old, new, message):
         read_annotations(yolo)
 
 
-def test_an_image_that_is_none_is_named(yolo):
-    (yolo.parent / "images" / "val" / "b.png").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"The image `.*b\.png` cannot be read"):
-        read_annotations(yolo)
-
-
-def test_pictures_to_be_turned_are_counted(yolo):
+def test_images_that_are_none_or_to_be_turned_are_named(yolo):
     turned = Image.Exif()
     turned[0x0112] = 6
     picture = yolo.parent / "images" / "val" / "c.jpg"
     Image.fromarray(np.zeros((8, 4, 3), np.uint8)).save(picture, exif=turned)
     with pytest.warns(LogNWarning, match=r"1 images, such as `.*c\.jpg`, have an EXIF rotation"):
+        read_annotations(yolo)
+    (yolo.parent / "images" / "val" / "b.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"The image `.*b\.png` cannot be read"):
         read_annotations(yolo)
 
 
@@ -202,17 +195,14 @@ def test_files_beside_their_images_are_voc_too(tmp_path):
     assert len(DetectionDataset(tmp_path)) == 3
 
 
-def test_corners_at_0_are_counted_from_0(voc):
+def test_corners_at_0_are_counted_from_0_and_sizes_of_0_are_those_of_the_images(voc):
     file = voc / "Annotations" / "a.xml"
     rewrite(file, "<xmin>1</xmin>", "<xmin>0</xmin>")
+    rewrite(file, "<width>60</width>", "<width>0</width>")
     with pytest.warns(LogNWarning, match=r"has a corner at 0 \(`a\.xml`\), though Pascal VOC"):
-        boxes = read_annotations(voc).boxes
-    assert boxes[0].tolist() == [3, 4, 27, 16]
-
-
-def test_sizes_that_are_not_told_are_those_of_the_images(voc):
-    rewrite(voc / "Annotations" / "a.xml", "<width>60</width>", "<width>0</width>")
-    assert read_annotations(voc).images[0]["width"] == 60
+        annotations = read_annotations(voc)
+    assert annotations.boxes[0].tolist() == [3, 4, 27, 16]
+    assert annotations.images[0]["width"] == 60
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.conftest import moments_of
 
 import logn
 from logn.logits.arrays import softmax
@@ -16,9 +17,7 @@ SCORES = 2e-6
 
 @pytest.fixture
 def moments():
-    result = logn.ClassMoments(4)
-    result.update(X)
-    return result
+    return moments_of(X)
 
 
 def test_exact_statistics(moments):
@@ -76,19 +75,9 @@ def test_a_very_negative_margin_leaves_little_foreground(moments):
 
 
 def test_a_constant_logit_follows_the_papers_eps():
-    constant = logn.ClassMoments(2)
-    constant.update(np.array([[1.0, 0.0], [1.0, 1.0]]))
+    constant = moments_of(np.array([[1.0, 0.0], [1.0, 1.0]]))
     affine = logn.logit_normalization(constant, background=None, activation="softmax", active=np.ones(2, bool))
     assert affine(np.array([1.1, 0.5]))[0] == pytest.approx(31.6228, abs=1e-3)
-
-
-def test_merging_three_rows_and_one():
-    first, second = logn.ClassMoments(4), logn.ClassMoments(4)
-    first.update(X[:3])
-    second.update(X[3:])
-    first.merge(second)
-    np.testing.assert_allclose(first.mean, X.mean(axis=0), atol=1e-15)
-    np.testing.assert_allclose(first.variance, X.var(axis=0, ddof=1), atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +111,7 @@ def test_folding_into_a_linear_layer(moments):
     np.testing.assert_allclose(folded, expected, atol=SCORES)
 
 
-def equations_1_and_2(rows, background, eps=1e-5):
+def equations_1_and_2(rows, background, eps, margin):
     """The paper's equations once more, by loops over the columns."""
     columns = rows.shape[1]
     place = None if background is None else background % columns
@@ -130,18 +119,18 @@ def equations_1_and_2(rows, background, eps=1e-5):
     variance = [sum((x - m) ** 2 for x in column) / (len(rows) - 1) for column, m in zip(rows.T, mean, strict=True)]
     std = [(value + eps) ** 0.5 for value in variance]
     classes = [c for c in range(columns) if c != place]
-    margin = 0.0 if place is None else min(mean[c] for c in classes)
+    if margin == "min":
+        margin = 0.0 if place is None else min(mean[c] for c in classes)
     return lambda x: [(x[c] - mean[c] + margin) / std[c] if c in classes else x[c] for c in range(columns)]
 
 
 @given(
     rows=hnp.arrays(np.float64, st.tuples(st.integers(3, 30), st.integers(2, 6)), elements=st.floats(-20, 20)),
     background=st.sampled_from([None, 0, -1]),
+    options=st.sampled_from([{}, {"eps": 0.0}, {"eps": 0.5}, {"margin": 0.0}, {"margin": -2.5, "eps": 0.0}]),
 )
-def test_the_defaults_are_the_papers_equations(rows, background):
+def test_the_defaults_are_the_papers_equations(rows, background, options):
     assume((rows.std(axis=0) > 1e-2).all() and not ((rows >= 0) & (rows <= 1)).all())
-    moments = logn.ClassMoments(rows.shape[1])
-    moments.update(rows)
-    affine = logn.logit_normalization(moments, background=background, active=[True] * rows.shape[1])
-    expected = equations_1_and_2(rows, background)
+    affine = logn.logit_normalization(moments_of(rows), background=background, active=[True] * rows.shape[1], **options)
+    expected = equations_1_and_2(rows, background, **({"eps": 1e-5, "margin": "min"} | options))
     np.testing.assert_allclose(affine(rows[0]), expected(rows[0]), rtol=1e-9, atol=1e-9)

@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from tests.conftest import moments_of
 
 import logn
-from logn.statistics.moments import StatisticsMetadata
 
 # Probabilities 0.9/0.1, 0.75/0.25 and 0.6/0.4: the mean is 0.75 and 0.25.
 TWO_CLASSES = np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 2.0]])
-
-
-def moments_of(rows, **metadata):
-    moments = logn.ClassMoments(
-        rows.shape[1], mean_probability=True, sample_rows=500, metadata=StatisticsMetadata(**metadata)
-    )
-    moments.update(rows)
-    return moments
 
 
 @pytest.mark.parametrize(
