@@ -91,16 +91,6 @@ def test_a_margin_alone_equals_moving_the_background(moments, margin, expected):
     np.testing.assert_allclose(softmax(moved), expected, atol=SCORES)
 
 
-@pytest.mark.parametrize(
-    ("margin", "slope"), [(-5.35, -4.667347), (-1.0, -2.566311), (0.0, -1.438874), (1.0, -0.655770)]
-)
-def test_slope_of_the_margin_effect(margin, slope):
-    def log_score(background_score: float) -> float:
-        return -np.log1p(np.exp(-margin) * background_score / (1 - background_score))
-
-    assert (log_score(0.31) - log_score(0.3)) / 0.01 == pytest.approx(slope, abs=1e-5)
-
-
 def test_folding_into_a_linear_layer(moments):
     weight, bias = np.array([[3, 4], [0.6, 0.8], [0, 0.5], [1, -1.0]]), np.array([0.1, 0.2, 0.3, 0.4])
     feature = np.array([1.0, 2.0])

@@ -4,20 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import moments_of
 
 from logn.classes.counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.statistics.diagnosis import diagnose, spearman
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
-
-values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=12)
+from logn.statistics.moments import ClassMoments
 
 
-def _moments(means, spreads, rows=400, **metadata):
-    random = np.random.default_rng(0)
-    moments = ClassMoments(len(means), metadata=StatisticsMetadata(**metadata))
-    moments.update(random.standard_normal((rows, len(means))) * spreads + means)
-    return moments
+def _moments(means, spreads, **metadata):
+    return moments_of(np.random.default_rng(0).standard_normal((400, len(means))) * spreads + means, **metadata)
 
 
 @settings(deadline=None)
@@ -83,14 +79,11 @@ def test_counts_are_matched_by_name_and_sorted_for_show():
     assert diagnose(moments).order().tolist() == [2, 1, 0]
 
 
-def test_names_come_from_the_counts_where_none_were_recorded():
+def test_names_come_from_the_counts_where_none_were_recorded_and_their_number_must_fit():
     moments = _moments([5.0, 0.0, 1.0], 1.0, background=0)
     with pytest.warns(LogNWarning, match="taken in their order"):
         found = diagnose(moments, ClassCounts(np.array([9.0, 2.0]), names=("cup", "spoon")))
     assert found.names == ("cup", "spoon")
     assert diagnose(moments, [9, 2]).names == ("class 1", "class 2")
-
-
-def test_counts_of_another_length_are_refused():
     with pytest.raises(InputError, match="3 foreground classes, but got 2"):
         diagnose(_moments([0.0, 1.0, 2.0], 1.0), [1, 2])

@@ -33,11 +33,12 @@ def assert_moments(moments, *logits):
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-def test_batches_add_up_in_any_mode(mode):
-    model = model_of(nn.Linear(4, 3))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_batches_add_up_in_any_mode_and_precision(mode, dtype):
+    model = model_of(nn.Linear(4, 3).to(dtype))
     batches = [torch.rand(5, 4), torch.rand(2, 7, 4), torch.rand(0, 4)]
     with record(model, LogitLayer("0")) as moments, mode():
-        outputs = [model[0](batch) for batch in batches]
+        outputs = [model[0](batch.to(dtype)) for batch in batches]
     assert isinstance(moments, ClassMoments)
     assert_moments(moments, *outputs)
     assert no_hooks(model)
@@ -78,28 +79,11 @@ def test_stages_keep_their_own_statistics():
         assert_moments(moments, output)
 
 
-def test_stages_that_are_one_module_are_refused():
-    linear = nn.Linear(4, 3)
-    with (
-        pytest.raises(InputError, match="are the same module"),
-        record(model_of(linear, linear), LogitLayer(("0", "1"), stages=True)),
-    ):
-        pass
-
-
 def test_one_module_under_two_names_is_counted_once():
     linear = nn.Linear(4, 3)
     model = model_of(linear, linear)
     with record(model, LogitLayer(("0", "1"))) as moments:
         output = model[1](torch.rand(6, 4))
-    assert_moments(moments, output)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_precisions(dtype):
-    model = model_of(nn.Linear(4, 3).to(dtype))
-    with record(model, LogitLayer("0")) as moments, torch.inference_mode():
-        output = model[0](torch.rand(50, 4).to(dtype))
     assert_moments(moments, output)
 
 
@@ -146,16 +130,20 @@ def test_training_mode_and_nothing_recorded_give_a_warning():
             model[0](torch.rand(2, 4))
 
 
-def test_wrong_widths_and_paths_are_refused():
-    model = model_of(nn.Linear(4, 3))
-    with (
-        pytest.raises(InputError, match="3 output channels, not 1 x 5"),
-        record(model, LogitLayer("0", num_columns=5)),
-    ):
-        pass
-    with pytest.raises(InputError, match="no module `7`"), record(model, LogitLayer("7")):
-        pass
-    with pytest.raises(InputError, match="`class_names`"), record(model, LogitLayer("0"), class_names=["a"]):
+@pytest.mark.parametrize(
+    ("layer", "options", "words"),
+    [
+        (LogitLayer("0", num_columns=5), {}, "3 output channels, not 1 x 5"),
+        (LogitLayer("7"), {}, "no module `7`"),
+        (LogitLayer("0"), {"class_names": ["a"]}, "`class_names`"),
+        (LogitLayer("0", unused=(3,)), {}, "`unused` to be columns from 0 to 2"),
+        (LogitLayer(("0", "1"), stages=True), {}, "Some stages of `0, 1` are the same module"),
+    ],
+)
+def test_what_does_not_fit_is_refused(layer, options, words):
+    linear = nn.Linear(4, 3)
+    model = model_of(linear, linear)
+    with pytest.raises(InputError, match=words), record(model, layer, **options):
         pass
     assert no_hooks(model)
 
@@ -171,8 +159,3 @@ def test_unused_columns_are_recorded_and_never_corrected(tmp_path):
     affine = logit_normalization(loaded)
     assert (affine.scale[0], affine.shift[0]) == (1.0, 0.0)
     assert (affine.scale[1:] != 1.0).all()
-    with (
-        pytest.raises(InputError, match="`unused` to be columns from 0 to 2"),
-        record(model, LogitLayer("0", unused=(3,))),
-    ):
-        pass

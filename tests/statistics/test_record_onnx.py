@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 from PIL import Image
+from tests.conftest import moments_of
 
 from logn.errors import InputError, LogNWarning
 from logn.logits.images import Preprocessing, find_images, read_prepared
-from logn.statistics.moments import ClassMoments
 from logn.statistics.record_onnx import record_onnx
 
 PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
@@ -53,12 +53,13 @@ def by_hand(path, folder):
     return np.moveaxis(np.concatenate(logits), 1, -1).reshape(-1, 5)
 
 
-@pytest.mark.parametrize(("batch", "batch_size"), [("N", 1), ("N", 2), ("N", 5), ("1", 1)])
+@pytest.mark.parametrize(("batch", "batch_size"), [("N", 1), ("N", 2), ("N", 5), ("1", 1), ("2", 1)])
 def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, batch_size):
     source = write(tmp_path / "m.onnx", batch=batch)
-    moments = record_onnx(source, images, PREPROCESSING, batch_size=batch_size, background=-1, population="places")
-    expected = ClassMoments(5)
-    expected.update(by_hand(source, images))
+    done, options = [], {"batch_size": batch_size, "background": -1, "population": "places"}
+    moments = record_onnx(source, images, PREPROCESSING, progress=done.append, **options)
+    expected = moments_of(by_hand(write(tmp_path / "open.onnx"), images))
+    assert sum(done) == 5
     assert moments.count.tolist() == [20.0] * 5
     np.testing.assert_allclose(moments.mean, expected.mean, atol=1e-5)
     np.testing.assert_allclose(moments.variance, expected.variance, rtol=1e-5)
@@ -75,20 +76,6 @@ def test_a_part_of_the_images_is_spread_evenly(tmp_path, images):
     expected = record_onnx(tmp_path / "m.onnx", images, PREPROCESSING)
     assert moments.count.tolist() == [8.0] * 5
     np.testing.assert_array_equal(moments.mean, expected.mean)
-
-
-def test_the_callback_hears_of_every_image(tmp_path, images):
-    done = []
-    record_onnx(write(tmp_path / "m.onnx"), images, PREPROCESSING, progress=done.append)
-    assert sum(done) == 5
-
-
-def test_a_fixed_batch_is_filled_up_and_the_filling_not_counted(tmp_path, images):
-    moments = record_onnx(write(tmp_path / "m.onnx", batch="2"), images, PREPROCESSING)
-    expected = ClassMoments(5)
-    expected.update(by_hand(write(tmp_path / "open.onnx"), images))
-    assert moments.count.tolist() == [20.0] * 5
-    np.testing.assert_allclose(moments.mean, expected.mean, atol=1e-5)
 
 
 def test_a_fixed_batch_of_images_that_cannot_be_told_apart_is_refused(tmp_path, images):
@@ -133,13 +120,6 @@ def test_what_does_not_fit_the_model_is_refused(tmp_path, images, options, messa
         record_onnx(write(tmp_path / "m.onnx"), images, **options)
 
 
-def test_a_model_without_an_input_for_images_is_refused(tmp_path, images):
-    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (float[N, 4] y) { y = Softmax(x) }'
-    onnx.save_model(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
-    with pytest.raises(InputError, match="no input for images; its inputs are x"):
-        record_onnx(tmp_path / "m.onnx", images)
-
-
 def test_unreadable_images_are_left_out_and_named(tmp_path, images):
     source = write(tmp_path / "m.onnx")
     expected = record_onnx(source, images, PREPROCESSING, batch_size=2)
@@ -152,20 +132,28 @@ def test_unreadable_images_are_left_out_and_named(tmp_path, images):
         moments = record_onnx(source, images, PREPROCESSING, batch_size=2)
     np.testing.assert_allclose(moments.mean, expected.mean, rtol=1e-12)
     assert moments.count.tolist() == expected.count.tolist()
+    for path in images.iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"None of the 7 images can be read: .*0\.png"):
+        record_onnx(source, images, PREPROCESSING)
 
 
-def test_a_folder_without_one_readable_image_is_refused(tmp_path):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"None of the 1 images can be read: .*`.*a\.png`"):
-        record_onnx(write(tmp_path / "m.onnx"), tmp_path / "images", PREPROCESSING)
+IMAGES = "float[N, 3, 8, 8] x"
 
 
-def test_one_logit_has_no_other_class(tmp_path, images):
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 1] y)
-    { f = Flatten(x) z = Gemm(f, w) y = Sigmoid(z) }"""
-    model = onnx.parser.parse_model(text)
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        ("g (float[N, 4] x) => (float[N, 4] y) { y = Softmax(x) }", "inputs are x"),
+        (
+            f"g ({IMAGES}) => (float[N, 1] y) {{ f = Flatten(x) z = Gemm(f, w) y = Sigmoid(z) }}",
+            "gives a single logit",
+        ),
+    ],
+)
+def test_graphs_that_give_no_class_logits_of_images_are_refused(tmp_path, images, graph, message):
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
     model.graph.initializer.append(numpy_helper.from_array(np.ones((192, 1), np.float32), "w"))
-    onnx.save_model(model, str(tmp_path / "one.onnx"))
-    with pytest.raises(InputError, match="gives a single logit"):
-        record_onnx(tmp_path / "one.onnx", images, PREPROCESSING)
+    onnx.save_model(model, str(tmp_path / "m.onnx"))
+    with pytest.raises(InputError, match=message):
+        record_onnx(tmp_path / "m.onnx", images)
