@@ -39,7 +39,7 @@ Box = tuple[float, float, float, float]
 
 
 def gallery(comparison: Comparison, focus: MethodResult, root: Path | None) -> tuple[dict[str, Any], str]:
-    """The chosen images by part, and what to say of pictures that are not there; empty where all are.
+    """The chosen images by part, and a note on missing pictures, empty if there are none.
 
     An image without its picture is drawn as boxes on an empty ground, where its size is known.
 
@@ -79,7 +79,7 @@ def gallery(comparison: Comparison, focus: MethodResult, root: Path | None) -> t
 
 
 def read_picture(image: GalleryImage, root: Path | None) -> ImageArray:
-    """Read the picture of an image; one of another size than the annotations say is refused."""
+    """Read the picture of an image; raise InputError if its size is not that of the annotations."""
     if root is None:
         raise InputError("Pass the folder of the images: `--images`.")
     paths = [root / name for name in image.names]

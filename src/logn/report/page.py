@@ -100,7 +100,7 @@ def write_report(
 def make_sections(
     comparison: Comparison, focus: MethodResult, images: Path | None
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """All sections in order, and what is missing by title: such a section says in one sentence what it needs."""
+    """All sections in order, and the reason for each missing one by its title."""
     parts: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
     for name, word, title in CONTENTS[comparison.task]:

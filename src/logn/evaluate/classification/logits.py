@@ -86,7 +86,7 @@ class ClassifierLogits:
             yield start, block
 
     def check_labels(self, labels: npt.NDArray[np.int64]) -> None:
-        """Refuse labels that are not one for each row."""
+        """Raise InputError unless there is one label per row."""
         if len(labels) != len(self):
             raise InputError(
                 f"There are {len(labels):,} labels for {len(self):,} rows of `{self.name}`. Pass one label per row."
@@ -117,7 +117,7 @@ def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
 
 
 def _check_logits(logits: ClassifierLogits) -> None:
-    """Refuse what surely is probabilities, and warn of what may be some, by rows from all over."""
+    """Raise InputError for softmax probabilities, and warn of sigmoid scores, from rows of the whole file."""
     if len(logits) < FEWEST_ROWS:
         return
     # From the middle of each stretch: the ends of a file are often special.

@@ -1,4 +1,4 @@
-"""What a comparison found, of a detector or of a classifier: settings, one row per method, a verdict in words."""
+"""The result of a comparison, of a detector or a classifier: settings, one row per method, a verdict in words."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CompareSettings:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What somebody needs who wants to check or repeat the numbers.
+    """What is needed to check or repeat the numbers.
 
     Args:
         created: Date and time, UTC.
@@ -124,7 +124,7 @@ def describe_statistics(moments: ClassMoments | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class EvaluatedClass:
-    """A class, and what is known of it in the training and in the evaluated data.
+    """A class, with its numbers in the training and in the evaluated data.
 
     Args:
         id: Its id in the annotations; of a classifier its column.

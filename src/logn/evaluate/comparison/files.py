@@ -55,7 +55,7 @@ def _encode(value: Any) -> Any:
 
 
 def _encode_map(transform: Any) -> dict[str, Any] | None:
-    """A fitted map; one that no file can hold has only its kind."""
+    """A fitted map; of a Python function only the kind."""
     if isinstance(transform, ClassAffine):
         names = ("scale", "shift", "background", "method", "settings")
         return {"kind": "affine", **{name: _encode(getattr(transform, name)) for name in names}}
@@ -107,7 +107,7 @@ def _decode(hint: Any, value: Any) -> Any:
 
 
 def check_comparison_folder(folder: str | os.PathLike[str]) -> None:
-    """Refuse a folder with somebody else's files under the names that `save_comparison` writes.
+    """Raise InputError if `save_comparison` would replace a file that it did not write.
 
     Example:
         >>> check_comparison_folder("no such folder")

@@ -328,7 +328,7 @@ class DetectionTask:
 
 
 def other_images(store: PredictionStore, truth: GroundTruth) -> str:
-    """A sentence if the annotated images have the ids of the predicted ones and yet are others."""
+    """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
     metadata = store.header.metadata
     if "images" not in metadata or not store.is_complete:
         return ""

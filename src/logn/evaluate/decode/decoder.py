@@ -3,8 +3,8 @@
 The steps are those of torchvision and MMDetection: map the logits, activate, drop the background, keep scores above a
 threshold, drop tiny boxes, suppress class by class, keep the best of the image.
 
-Between its long steps decoding takes many short ones, for which threads of one process wait for each other: two are
-hardly faster than one. Processes are, and the store, which all of them map, is in memory once.
+Large stores are decoded in processes, which share the memory-mapped store. Threads hardly help: many steps are short
+and wait for the interpreter lock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How sure a difference is: images are drawn with repetition many times, the same for every method.
+"""Bootstrap intervals: images are drawn with repetition many times, the same draws for every method.
 
 The matching of detections to boxes does not depend on which images are drawn, so it is done once; a draw is a weight
-per image. AP is then computed class by class for all draws at once, on all processors: the steps are short, so that
-threads wait for each other, and processes of their own serve where there is enough to do.
+per image. AP is then computed class by class for all draws at once; large jobs run in processes.
 """
 
 from __future__ import annotations
