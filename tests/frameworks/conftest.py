@@ -177,7 +177,7 @@ def own_decode():
 def same_detections(tmp_path):
     """Check an adapter: `own(image)` gives boxes, scores and labels by the framework's own post-processing."""
 
-    def check(detector, images, own, *, atol=1e-4, rtol=0, **changes):
+    def check(detector, images, own, *, atol=1e-4, rtol=0, decimals=9, **changes):
         decoded = decoded_as_the_framework_does(detector, images, tmp_path / "store", **changes)
         for image, found in zip(images, decoded, strict=True):
             boxes, scores, labels = (np.asarray(values) for values in own(image))
@@ -185,7 +185,7 @@ def same_detections(tmp_path):
             np.testing.assert_allclose(found.scores, np.sort(scores)[::-1], atol=1e-5, rtol=0)
             # By class and place, since scores that are almost equal may stand in either order.
             here, there = (
-                np.lexsort((*rows[0].round(1).T[::-1], rows[1]))
+                np.lexsort((*rows[0].round(decimals).T[::-1], rows[1]))
                 for rows in ((found.boxes, found.labels), (boxes, labels))
             )
             np.testing.assert_array_equal(found.labels[here], labels[there])

@@ -26,8 +26,3 @@ def test_the_examples_run(script, capsys):
     printed = capsys.readouterr().out
     assert said in printed
     assert float(re.search(r"largest difference .*: (\S+)", printed)[1]) < 1e-2
-
-
-@pytest.mark.parametrize("script", ["mmdetection/test.py", "detectron2_test.py", "engines.py"])
-def test_the_other_examples_compile(script):
-    compile((ROOT / "examples" / script).read_text(), script, "exec")

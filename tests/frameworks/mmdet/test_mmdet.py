@@ -118,10 +118,7 @@ SMALL = {
     "dab_detr": ("dab_detr/dab-detr_r50_8xb2-50e_coco.py", transformer),
     "deformable_detr": ("deformable_detr/deformable-detr_r50_16xb2-50e_coco.py", transformer),
     "deformable_detr_refined": ("deformable_detr/deformable-detr-refine_r50_16xb2-50e_coco.py", transformer),
-    "deformable_detr_two_stage": (
-        "deformable_detr/deformable-detr-refine-twostage_r50_16xb2-50e_coco.py",
-        transformer,
-    ),
+    "deformable_detr_two_stage": ("deformable_detr/deformable-detr-refine-twostage_r50_16xb2-50e_coco.py", transformer),
     "dino": ("dino/dino-4scale_r50_8xb2-12e_coco.py", transformer),
     "mask2former": ("mask2former/mask2former_r50_8xb2-lsj-50e_coco.py", masks),
     "tood": ("tood/tood_r50_fpn_1x_coco.py", dense),

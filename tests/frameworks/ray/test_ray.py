@@ -1,15 +1,24 @@
-"""Collecting over a real local Ray of two workers gives what one process gives, whatever happens to the workers."""
+"""Collecting over a real local Ray of two workers gives what one process gives, whatever happens to the workers.
 
+`examples/many_machines.py` too: as a script on a Ray of its own; its recipe for Spark on a stand-in for a DataFrame.
+`make test-ray` runs these tests; without the package they are skipped.
+"""
+
+import functools
+import importlib.util
 import io
 import os
 import signal
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import logn
 from logn.logits.images import read_rgb
@@ -17,6 +26,32 @@ from logn.logits.images import read_rgb
 ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
 
 BLOCKS = 6
+SCRIPT = Path(__file__).parents[3] / "examples" / "many_machines.py"
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A local Ray that gives out four cores, whatever the machine has: two workers, and readers beside them."""
+    # A busy machine is no error, and workers are not to wait behind everything else that runs on it.
+    patience = ("gcs_rpc_server_connect_timeout_s", "gcs_server_request_timeout_seconds", "raylet_start_wait_time_s")
+    for name, value in {**dict.fromkeys(patience, 600), "worker_niceness": 0}.items():
+        os.environ[f"RAY_{name}"] = str(value)
+    local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    ray.init(num_cpus=4, configure_logging=False, log_to_driver=False, **local)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """Thirty little pictures in a folder, of one size."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(0)
+    for number in range(30):
+        pixels = generator.integers(0, 256, (6, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    return folder
 
 
 def make_model():
@@ -166,3 +201,76 @@ def test_what_does_not_fit_is_one_sentence(cluster, rows, make, options, message
     dataset = rows if rows == ["a.png"] else ray.data.from_items(rows)
     with pytest.raises(logn.InputError, match=message):
         logn.ray.collect(dataset, make, **OPTIONS | {"workers": 1} | options)
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    spec = importlib.util.spec_from_file_location("many_machines", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def contents(pictures):
+    return [path.read_bytes() for path in sorted(pictures.iterdir())]
+
+
+@pytest.fixture(scope="module")
+def expected(recipe, contents):
+    return logn.ClassMoments.from_bytes(recipe.statistics_of(contents))
+
+
+def assert_same(found, expected):
+    np.testing.assert_array_equal(found.count, expected.count)
+    assert found.metadata == expected.metadata
+    # float32 of a network, whose last digits depend on the batch.
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-3)
+
+
+def test_the_script(pictures, expected, tmp_path):
+    output = tmp_path / "statistics.safetensors"
+    source = str(Path(logn.__file__).parents[1])  # also where it is not installed
+    done = subprocess.run(
+        [sys.executable, SCRIPT, pictures, output],
+        env=os.environ | {"PYTHONPATH": source, "RAY_worker_niceness": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_same(logn.ClassMoments.load(output), expected)
+
+
+class DataFrame:
+    """What the recipe uses of Spark's, in one process: partitions of batches of Arrow."""
+
+    def __init__(self, partitions):
+        self.partitions = partitions
+
+    def select(self, column):
+        return DataFrame([[batch.select([column]) for batch in part] for part in self.partitions])
+
+    def mapInArrow(self, function, schema):  # noqa: N802 - as Spark calls it
+        assert schema == "moments binary"
+        rows = [row for part in self.partitions for batch in function(iter(part)) for row in batch.to_pylist()]
+        return SimpleNamespace(rdd=Rows(SimpleNamespace(**row) for row in rows))
+
+
+class Rows(list):
+    def map(self, function):
+        return Rows(map(function, self))
+
+    def treeReduce(self, function):  # noqa: N802 - as Spark calls it
+        return functools.reduce(function, self)
+
+
+def test_the_recipe_for_spark(recipe, contents, expected):
+    import pyarrow
+
+    def batch(images):
+        return pyarrow.RecordBatch.from_pydict({"path": [""] * len(images), "content": images})
+
+    partitions = [[batch(contents[:4]), batch(contents[4:9])], [], [batch(contents[9:])]]
+    partitions.append([partitions[2][0].slice(0, 0)])  # an empty batch
+    assert_same(recipe.over_spark(DataFrame(partitions)), expected)
