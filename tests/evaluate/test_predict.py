@@ -130,30 +130,6 @@ def be_process(monkeypatch, rank, world_size):
     monkeypatch.setenv("WORLD_SIZE", str(world_size))
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 20])
-def test_processes_share_the_images(tmp_path, monkeypatch, world_size):
-    data = MadeData()
-    seen: list[int] = []
-    for rank in range(world_size):
-        detector = MadeDetector()
-        be_process(monkeypatch, rank, world_size)
-        predict(detector, data, tmp_path)
-        seen += detector.seen
-    assert sorted(seen) == list(range(11))
-    assert_whole(tmp_path, data)
-
-
-def test_a_later_run_may_have_another_number_of_processes(tmp_path, monkeypatch):
-    data = MadeData()
-    for rank in range(3):
-        be_process(monkeypatch, rank, 3)
-        stop(tmp_path, data)
-    for rank in range(2):
-        be_process(monkeypatch, rank, 2)
-        predict(MadeDetector(), data, tmp_path)
-    assert_whole(tmp_path, data)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
