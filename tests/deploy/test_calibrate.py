@@ -337,7 +337,7 @@ def test_only_statistics_are_normalised_by(wrong):
 
 
 @pytest.mark.parametrize("wrong", ["counts.csv", {"cat": 3}, ["many", "few"]])
-def test_counts_are_numbers(wrong):
-    for method in (logn.methods.norcal, logn.methods.logit_adjustment):
-        with pytest.raises(InputError, match=f"one number per foreground class, but got {type(wrong).__name__}"):
-            method(wrong)
+@pytest.mark.parametrize("method", [logn.methods.norcal, logn.methods.logit_adjustment])
+def test_counts_are_numbers(method, wrong):
+    with pytest.raises(InputError, match=f"one number per foreground class, but got {type(wrong).__name__}"):
+        method(wrong)

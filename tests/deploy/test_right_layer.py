@@ -52,17 +52,6 @@ class Heads(nn.Module):
         return self.ending(*(layer(features) for layer in (self.other, self.fc) if layer is not None))
 
 
-class Ensemble(nn.Module):
-    """The mean of two networks."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = HeadFirst(), HeadFirst()
-
-    def forward(self, images):
-        return (self.first(images) + self.second(images)) / 2
-
-
 class Function(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -136,17 +125,9 @@ def test_a_model_that_takes_no_random_images_asks_for_some_and_is_found_with_the
     assert_refused("with 9 columns", lambda: locate_logits(make(HeadFirst), num_columns=9, inputs=pictures()))
 
 
-@pytest.mark.parametrize(
-    ("build", "arguments", "part"),
-    [
-        (Ensemble, (), "first.classifier"),
-        (Heads, (operator.add, CLASSES), "fc"),
-        (Heads, (lambda gate, logits: logits * torch.sigmoid(gate), CLASSES), "fc"),
-    ],
-    ids=["ensemble", "adapter", "gated"],
-)
-def test_a_mix_of_layers_is_refused_everywhere(build, arguments, part):
-    model, layer = make(build, *arguments), LogitLayer(part)
+@pytest.mark.parametrize("mix", [operator.add, lambda gate, logits: logits * torch.sigmoid(gate)], ids=["sum", "gated"])
+def test_a_mix_of_layers_is_refused_everywhere(mix):
+    model = make(Heads, mix, CLASSES)
     assert_refused(
         "may return a sum of several",
         lambda: locate_logits(model),
@@ -154,9 +135,9 @@ def test_a_mix_of_layers_is_refused_everywhere(build, arguments, part):
         lambda: calibrate(model, [pictures()]),
     )
     assert_refused(
-        rf"is not the logits of `{part}`, plain or activated; name the",
-        lambda: recorded(model, layer),
-        lambda: calibrate(model, [pictures()], layer=layer),
+        "is not the logits of `fc`, plain or activated; name the",
+        lambda: recorded(model),
+        lambda: calibrate(model, [pictures()], layer=FC),
     )
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
 
@@ -168,7 +149,7 @@ def test_lraspp_adds_two_layers_and_is_refused():
 
 
 def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
-    model, both = make(Ensemble), LogitLayer(("first.classifier", "second.classifier"))
+    model, both = make(Heads, lambda other, logits: (other + logits) / 2, CLASSES), LogitLayer(("other", "fc"))
     affine = calibrate(model, [pictures(40)], layer=both, method="logn", margin=0.0).affine
     assert affine.num_columns == CLASSES
     assert_centred(model, [pictures(40)])
