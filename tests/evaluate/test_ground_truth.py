@@ -33,14 +33,8 @@ def changed(change):
     return toy
 
 
-def of_annotation(**fields):
-    """The toy with other fields of its annotation; None takes a field away."""
-
-    def change(toy):
-        entry = toy["annotations"][0] | fields
-        toy["annotations"] = [{name: value for name, value in entry.items() if value is not None}]
-
-    return changed(change)
+def with_area(area):
+    return changed(lambda toy: toy["annotations"][0].update(area=area))
 
 
 def test_images_take_the_order_of_the_predictions_and_classes_that_of_their_ids(tmp_path):
@@ -69,17 +63,8 @@ def test_a_part_keeps_the_chosen_images_only():
         (changed(lambda toy: toy["images"][1].pop("neg_category_ids")), "Image 3 of .* has no `neg_category_ids`"),
         (changed(lambda toy: toy["images"][0].update(neg_category_ids=None)), "Image 7 of .* `neg_category_ids`"),
         (changed(lambda toy: toy["images"][0].pop("not_exhaustive_category_ids")), "Image 7 of .* no `not_exhaustive"),
-        (changed(lambda toy: toy["categories"][0].update(id="2")), "`categories`.*'2'"),
-        (changed(lambda toy: toy["categories"].clear()), "`categories`"),
-        (of_annotation(category_id=9), "category 9 of annotation 1"),
-        (of_annotation(category_id=[5]), r"`category_id`.*\[5\]"),
-        (of_annotation(bbox=None), "`bbox`"),
-        (of_annotation(bbox="abc"), "annotation 1 .*'abc'"),
-        (of_annotation(bbox=[[1, 2], [3, 4]]), r"\[\[1, 2\]"),
-        (of_annotation(bbox=[1, 2, 3, 10**400]), "four finite numbers"),
-        (of_annotation(bbox=[1, 2, 3]), r"\[1, 2, 3\]"),
-        (of_annotation(bbox=[1, 2, 3, float("nan")]), r"annotation 1 .* nan\]"),
-        (of_annotation(area="large"), "`area` of annotation 1 of `annotations` is not a number: 'large'"),
+        (changed(lambda toy: toy["annotations"][0].update(bbox=[[1, 2], [3, 4]])), r"`bbox` .*\[\[1, 2\]"),
+        (with_area("large"), "`area` of annotation 1 of `annotations` is not a number: 'large'"),
     ],
 )
 def test_what_is_missing_is_named(toy, message):
@@ -107,8 +92,8 @@ def test_other_classes_or_images_than_predicted_are_refused(arguments, message):
 
 
 def test_areas_are_those_of_the_annotations_or_of_the_boxes():
-    assert load_ground_truth(of_annotation(area=5)).areas.tolist() == [5]
-    assert load_ground_truth(of_annotation(area=None)).areas.tolist() == [12]
+    assert load_ground_truth(with_area(5)).areas.tolist() == [5]
+    assert load_ground_truth(changed(lambda toy: toy["annotations"][0].pop("area"))).areas.tolist() == [12]
 
 
 RESULT = {"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}
