@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,68 +22,46 @@ class Thing:
     difficult: bool = False
 
 
-def write_images(folder, sizes, suffix=".png"):
+def write_images(folder, sizes):
     from PIL import Image  # the conftest is also read where there is no Pillow
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for stem, (width, height) in sizes.items():
-        paths.append(folder / f"{stem}{suffix}")
-        pixels = np.random.default_rng(len(paths)).integers(0, 255, (height, width, 3), np.uint8)
-        Image.fromarray(pixels).save(paths[-1])
-    return paths
+    for number, (stem, (width, height)) in enumerate(sizes.items()):
+        pixels = np.random.default_rng(number).integers(0, 255, (height, width, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{stem}.png")
 
 
-def coco_content(sizes, things, names=NAMES, file_name="{stem}.png", first_class=1):
+def coco_content(sizes, things, names=NAMES):
     """The same as a COCO file; `things` by the stem of their image."""
-    stems = sorted(sizes)
-    images = [
-        {
-            "id": number,
-            "file_name": file_name.format(stem=stem),
-            "width": sizes[stem][0],
-            "height": sizes[stem][1],
-        }
-        for number, stem in enumerate(stems, start=1)
-    ]
-    annotations = [
-        {
-            "image_id": number,
-            "category_id": thing.label + first_class,
-            "bbox": [thing.left, thing.top, thing.right - thing.left, thing.bottom - thing.top],
-            "area": (thing.right - thing.left) * (thing.bottom - thing.top),
-            "iscrowd": int(thing.difficult),
-        }
-        for number, stem in enumerate(stems, start=1)
-        for thing in things.get(stem, ())
-    ]
-    annotations = [{"id": number, **entry} for number, entry in enumerate(annotations, start=1)]
-    categories = [{"id": number + first_class, "name": name} for number, name in enumerate(names)]
+    images, annotations = [], []
+    for number, stem in enumerate(sorted(sizes), start=1):
+        images.append({"id": number, "file_name": f"{stem}.png", "width": sizes[stem][0], "height": sizes[stem][1]})
+        for thing in things.get(stem, ()):
+            width, height = thing.right - thing.left, thing.bottom - thing.top
+            box = {"bbox": [thing.left, thing.top, width, height], "area": width * height}
+            place = {"id": len(annotations) + 1, "image_id": number, "category_id": thing.label + 1}
+            annotations.append({**place, **box, "iscrowd": int(thing.difficult)})
+    categories = [{"id": number, "name": name} for number, name in enumerate(names, start=1)]
     return {"images": images, "categories": categories, "annotations": annotations}
 
 
 def yolo_line(thing, size):
-    width, height = size
-    numbers = (
-        (thing.left + thing.right) / 2 / width,
-        (thing.top + thing.bottom) / 2 / height,
-        (thing.right - thing.left) / width,
-        (thing.bottom - thing.top) / height,
-    )
-    return " ".join([str(thing.label), *(repr(number) for number in numbers)])
+    across, down = (thing.left + thing.right) / 2, (thing.top + thing.bottom) / 2
+    numbers = across, down, thing.right - thing.left, thing.bottom - thing.top
+    shares = [repr(number / side) for number, side in zip(numbers, (*size, *size), strict=True)]
+    return " ".join([str(thing.label), *shares])
 
 
-def write_yolo(root, sizes, things, names=NAMES, split="val"):
+def write_yolo(root, sizes, things, names=NAMES):
     """A tree as Ultralytics makes it; an image without objects has no text file."""
-    write_images(root / "images" / split, sizes)
-    labels = root / "labels" / split
+    write_images(root / "images" / "val", sizes)
+    labels = root / "labels" / "val"
     labels.mkdir(parents=True, exist_ok=True)
     for stem, found in things.items():
         (labels / f"{stem}.txt").write_text("".join(f"{yolo_line(thing, sizes[stem])}\n" for thing in found))
     lines = [f"  {number}: {name}" for number, name in enumerate(names)]
-    (root / "data.yaml").write_text(
-        "\n".join([f"path: {root}", f"train: images/{split}", f"val: images/{split}", "names:", *lines, ""])
-    )
+    head = [f"path: {root}", "train: images/val", "val: images/val", "names:"]
+    (root / "data.yaml").write_text("\n".join([*head, *lines, ""]))
     return root / "data.yaml"
 
 
@@ -117,18 +95,11 @@ THINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Forms:
-    """Where the same data set lies in each form."""
-
-    coco: Path
-    yolo: Path
-    voc: Path
-
-
 @pytest.fixture
 def forms(tmp_path):
+    """Where the same data set lies in each form."""
     coco = tmp_path / "coco" / "val.json"
     write_images(coco.parent, SIZES)
     coco.write_text(json.dumps(coco_content(SIZES, THINGS)))
-    return Forms(coco, write_yolo(tmp_path / "yolo", SIZES, THINGS), write_voc(tmp_path / "voc", SIZES, THINGS))
+    yolo, voc = write_yolo(tmp_path / "yolo", SIZES, THINGS), write_voc(tmp_path / "voc", SIZES, THINGS)
+    return SimpleNamespace(coco=coco, yolo=yolo, voc=voc)

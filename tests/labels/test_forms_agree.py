@@ -18,6 +18,12 @@ from logn.labels.dataset import DetectionDataset
 COCO = EvaluationProtocol("coco", max_detections=COCO_CAP)
 
 
+def detections(images, labels, scores, boxes):
+    kinds = (np.int32, np.int32, np.float32, np.float32)
+    arrays = (np.asarray(values, kind) for values, kind in zip((images, labels, scores, boxes), kinds, strict=True))
+    return Detections(*arrays, np.arange(len(images), dtype=np.int32))
+
+
 def some_detections(truth, seed):
     """Boxes near the true ones and elsewhere, some of another class."""
     rng = np.random.default_rng(seed)
@@ -27,14 +33,7 @@ def some_detections(truth, seed):
     labels[::4] = rng.integers(0, truth.num_classes, len(labels[::4]))
     images = np.repeat(truth.image_index, 3)
     order = np.argsort(images, kind="stable")
-    scores = np.sort(rng.uniform(0, 1, len(images)))[::-1]
-    return Detections(
-        images[order].astype(np.int32),
-        labels[order].astype(np.int32),
-        scores.astype(np.float32),
-        near[order].astype(np.float32),
-        np.arange(len(images), dtype=np.int32),
-    )
+    return detections(images[order], labels[order], np.sort(rng.uniform(0, 1, len(images)))[::-1], near[order])
 
 
 def test_every_form_gives_the_same_ground_truth_and_the_same_ap(forms):
@@ -54,23 +53,21 @@ def test_every_form_gives_the_same_ground_truth_and_the_same_ap(forms):
             assert came[name] == pytest.approx(value, abs=1e-12, nan_ok=True), name
 
 
-def test_every_form_gives_the_same_data_set(forms):
-    expected = DetectionDataset(forms.coco)
+def test_every_form_gives_the_same_data_set_counts_and_dimensions(forms):
+    expected, counted, dimensions = (
+        DetectionDataset(forms.coco),
+        ClassCounts.load(forms.coco),
+        read_dimensions(forms.coco),
+    )
+    assert counted.num_images == len(SIZES)
     for path in (forms.yolo, forms.yolo.parent, forms.voc):
-        dataset = DetectionDataset(path)
-        assert dataset.class_names == expected.class_names
+        dataset, counts = DetectionDataset(path), ClassCounts.load(path)
+        assert dataset.class_names == counts.names == expected.class_names == counted.names
         for index in range(len(expected)):
             np.testing.assert_array_equal(dataset.read_image(index), expected.read_image(index))
-
-
-def test_every_form_gives_the_same_counts_and_dimensions(forms):
-    expected, dimensions = ClassCounts.load(forms.coco), read_dimensions(forms.coco)
-    for path in (forms.yolo, forms.voc):
-        counts = ClassCounts.load(path)
-        assert counts.names == expected.names
-        assert counts.image_counts.tolist() == expected.image_counts.tolist()
-        assert counts.instance_counts.tolist() == expected.instance_counts.tolist()
-        assert counts.num_images == expected.num_images == len(SIZES)
+        assert counts.image_counts.tolist() == counted.image_counts.tolist()
+        assert counts.instance_counts.tolist() == counted.instance_counts.tolist()
+        assert counts.num_images == counted.num_images
         assert read_dimensions(path).tolist() == dimensions.tolist()
 
 
@@ -124,12 +121,6 @@ def test_difficult_objects_need_not_be_found_and_finding_them_is_no_fault(tmp_pa
     coco = load_ground_truth(coco_content(SIZES, things))
     assert voc.crowd.tolist() == coco.crowd.tolist() == [False, False, False, True, False, False]
     assert voc.boxes_per_class.tolist() == [2, 1, 2]
-    found = Detections(
-        np.array([0, 1], np.int32),
-        np.array([1, 1], np.int32),
-        np.array([0.9, 0.8], np.float32),
-        np.array([[40, 2, 55, 8], [1, 30, 31, 60]], np.float32),
-        np.arange(2, dtype=np.int32),
-    )
+    found = detections([0, 1], [1, 1], [0.9, 0.8], [[40, 2, 55, 8], [1, 30, 31, 60]])
     assert evaluate_detections(found, voc, COCO).per_class[1] == pytest.approx(1.0)
     assert ClassCounts.load(tmp_path / "voc").instance_counts.tolist() == [2, 1, 2]
