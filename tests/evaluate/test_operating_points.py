@@ -13,7 +13,7 @@ from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.evaluate.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.evaluate.thresholds.fold import FoldRows, agreement, fold_points, solve_shifts
+from logn.evaluate.thresholds.fold import agreement, fold_points, shifted_scores, solve_shifts
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
 from logn.logits.arrays import sigmoid
 from logn.logits.proposals import Postprocessing, Proposals
@@ -170,7 +170,8 @@ def test_shrinking_helps_classes_with_few_objects():
         dev = simulated(rng, 150, centres=centres, rates=rates)
         test = Draws.once(simulated(rng, 2000, centres=centres, rates=rates))
         chosen = choose_thresholds(dev, Goal("f1"), num_bootstrap=50)
-        plain = np.where(np.isnan(chosen.own), chosen.common, chosen.own)
+        plain = once(dev, "f1")[1]
+        plain = np.where(np.isnan(plain), chosen.common, plain)
         shrunk, own = (measure(test, values[:, None])["class-mean F1"][0] for values in (chosen.thresholds, plain))
         gains.append(shrunk - own)
         used = chosen.weights[:3][chosen.weights[:3] > 0]
@@ -247,7 +248,9 @@ def test_own_thresholds_are_better_on_held_out_folds(seed, classes, images, draw
                 counts[side] += hits[:, 0], alarms[:, 0], held_out.objects[:, 0]
     hits, alarms, objects = counts.transpose(1, 0, 2)
     scores = 2 * hits / np.maximum(hits + alarms + objects, 1)
-    np.testing.assert_array_equal(chosen.weights > 0, (scores[1] > scores[0]) & (right >= 5) & ~np.isnan(chosen.own))
+    np.testing.assert_array_equal(
+        chosen.weights > 0, (scores[1] > scores[0]) & (right >= 5) & ~np.isnan(once(scored, "f1")[1])
+    )
 
 
 class TestOfADetector:
@@ -490,9 +493,10 @@ class TestFoldedAsTheFrameworkDecodes:
 
     def test_where_a_box_is_of_one_class_the_share_is_measured(self, tmp_path):
         store, points = self.points(tmp_path, postprocessing=Postprocessing(multi_label=False))
-        folded = points.fold(points.common, store, at_least=0.8)
-        assert not folded.is_exact
-        assert 0.8 < folded.kept <= 1
+        folded = points.fold(0.25, store)
+        assert folded.is_exact
+        assert 0.8 < folded.kept < 1
+        assert f"With one class per box {100 * folded.kept:.1f} % stays." in folded.describe()
 
     def test_a_power_of_the_score_is_exact(self, tmp_path):
         store, points = self.points(tmp_path, postprocessing=Postprocessing(score_power=0.5))
@@ -509,19 +513,17 @@ class TestFoldedAsTheFrameworkDecodes:
 class TestTheSolver:
     def test_with_a_background_alone_the_formula_is_exact(self):
         """One class beside a background is a sigmoid."""
-        rng = np.random.default_rng(0)
-        rows = FoldRows(rng.normal(0, 3, (200, 2)), "softmax", [0])
-        wanted = rows.scores() >= 0.7
+        rows = np.random.default_rng(0).normal(0, 3, (200, 2)), [0]
+        wanted = shifted_scores(*rows, 0.0) >= 0.7
         start = np.array([float(logit(0.25) - logit(0.7))])
-        assert agreement(wanted, rows.scores(start) >= 0.25) == 1.0
-        np.testing.assert_array_equal(solve_shifts(rows, wanted, 0.25, start), start)
+        assert agreement(wanted, shifted_scores(*rows, start) >= 0.25) == 1.0
+        np.testing.assert_array_equal(solve_shifts(*rows, wanted, 0.25, start), start)
 
     def test_it_is_never_worse_than_its_start(self):
-        rng = np.random.default_rng(1)
-        rows = FoldRows(rng.normal(0, 2, (300, 5)), "softmax", [1, 2, 3, 4])
+        rows = np.random.default_rng(1).normal(0, 2, (300, 5)), [1, 2, 3, 4]
         thresholds = np.array([0.2, 0.3, 0.5, 0.6])
-        wanted = rows.scores() >= thresholds
+        wanted = shifted_scores(*rows, 0.0) >= thresholds
         start = logit(0.4) - logit(thresholds)
-        solved = solve_shifts(rows, wanted, 0.4, start)
-        shares = [agreement(wanted, rows.scores(shifts) >= 0.4) for shifts in (start, solved)]
+        solved = solve_shifts(*rows, wanted, 0.4, start)
+        shares = [agreement(wanted, shifted_scores(*rows, shifts) >= 0.4) for shifts in (start, solved)]
         assert shares[1] > shares[0]

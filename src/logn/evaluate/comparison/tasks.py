@@ -35,7 +35,7 @@ from logn.evaluate.detection.ground_truth import (
     GroundTruth,
     Groups,
     groups_of_classes,
-    truth_of_store,
+    truth_of_predictions,
 )
 from logn.evaluate.detection.matching import MatchedDetections, match_detections
 from logn.evaluate.detection.metrics import EvaluationProtocol
@@ -117,7 +117,7 @@ class DetectionTask:
         store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
         names = ("style", "only_predicted", "allow_missing_classes")
         how = {name: getattr(settings, name) for name in names}
-        truth = truth_of_store(store, annotations, masks=mask_maker is not None, **how)
+        truth = truth_of_predictions(annotations, store, masks=mask_maker is not None, **how)
         decode = settings.decode.resolved(store.header)
         settings = replace(settings, decode=decode, style=truth.style)
         notes = [*filter(None, [other_images(store, truth)])]

@@ -245,20 +245,22 @@ def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
     return truth
 
 
-def truth_of_store(
-    store: PredictionStore, source: str | os.PathLike[str] | Mapping[str, Any], **options: Any
+def truth_of_predictions(
+    source: str | os.PathLike[str] | Mapping[str, Any], store: PredictionStore | None = None, **options: Any
 ) -> GroundTruth:
-    """The ground truth of the images of a store; a store without images and truth without objects are refused.
+    """Ground truth to measure predictions by; truth without objects and a store without images are refused.
 
     Args:
-        store: The predictions.
         source: The labels.
+        store: The predictions, whose images and classes the labels must have; None for a results file.
         options: Further arguments of `load_ground_truth`.
     """
-    if not len(store):
-        raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
-    of_model = {name: getattr(store.header, name) for name in ("category_ids", "class_names", "num_classes")}
-    return refuse_without_objects(load_ground_truth(source, image_ids=store.image_ids.tolist(), **of_model, **options))
+    if store is not None:
+        if not len(store):
+            raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
+        names = ("category_ids", "class_names", "num_classes")
+        options |= {"image_ids": store.image_ids.tolist(), **{name: getattr(store.header, name) for name in names}}
+    return refuse_without_objects(load_ground_truth(source, **options))
 
 
 def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str) -> None:

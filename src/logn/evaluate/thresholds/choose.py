@@ -95,14 +95,12 @@ class ChosenThresholds:
     Args:
         thresholds: `(F,)` one per class.
         common: The one threshold for all classes, for the same goal.
-        own: `(F,)` before shrinking; NaN for a class without one.
         weights: `(F,)` of the own threshold against the common one, in logits; 0 is the common one.
         reasons: `(F,)` why a class has the common threshold; empty where it has its own.
     """
 
     thresholds: FloatArray
     common: float
-    own: FloatArray
     weights: FloatArray
     reasons: tuple[str, ...]
 
@@ -132,7 +130,7 @@ def choose_thresholds(
     weights = np.where(better, weights, 0.0)
     thresholds = shrunk(common, own, weights[:, None], once, goal)[:, 0]
     reasons = _reasons(detections.objects_per_class, own[:, 0], hits, weights)
-    return ChosenThresholds(thresholds, float(common[0]), own[:, 0], weights, reasons)
+    return ChosenThresholds(thresholds, float(common[0]), weights, reasons)
 
 
 def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
@@ -248,10 +246,9 @@ def _better_on_held_out(
             totals[side] += np.array(test.at(sigmoid(logits + offset)))[:, :, 0]
     objects = REPEATS * detections.objects_per_class
     scores = [_score(goal, hits, alarms, objects) for hits, alarms in totals]
-    if goal.is_joint:
-        return np.full(detections.num_classes, scores[1].sum() > scores[0].sum())
-    result: Bools = scores[1] > scores[0]
-    return result
+    gains = scores[1] - scores[0]
+    better: Bools = (gains.sum(keepdims=True) if goal.is_joint else gains) > 0
+    return np.broadcast_to(better, gains.shape)
 
 
 def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: Ints) -> FloatArray:
@@ -273,11 +270,11 @@ def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) ->
 
 def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hits: Ints) -> FloatArray:
     """`(F, B)` weight of each own threshold: 0 with too few right detections, 1 for the others without draws."""
-    enough = (hits >= FEWEST)[:, None]
-    if spread is None:
-        return np.where(enough & np.isfinite(own), 1.0, 0.0)
-    pairs = zip(logit(own).T, logit(common), strict=True)
-    return np.where(enough, np.stack([shrinkage_weights(*pair, spread, hits)[0] for pair in pairs], axis=1), 0.0)
+    weights = np.where(np.isfinite(own), 1.0, 0.0)
+    if spread is not None:
+        pairs = zip(logit(own).T, logit(common), strict=True)
+        weights = np.stack([shrinkage_weights(*pair, spread, hits)[0] for pair in pairs], axis=1)
+    return np.where((hits >= FEWEST)[:, None], weights, 0.0)
 
 
 def shrinkage_weights(

@@ -1,9 +1,9 @@
 """Folding thresholds: what one threshold needs to act as one per class, and what that changes.
 
-For plain sigmoids it is a shift of each logit, with an objectness in an ONNX file a factor of each class score at the
-output; both are exact. For a softmax, and where a box has one class, the shifts are solved on predictions: the score of
-a class grows with its own shift, so every row has a critical shift per class, at which it begins to be kept, and given
-the shifts of the others the best one of a class is found by sorting. This is repeated until nothing moves.
+For sigmoids it is a shift of each logit, with an objectness in an ONNX file a factor of each class score at the output;
+both are exact. For a softmax the shifts are solved on predictions: the score of a class grows with its own shift, so
+every row has a critical shift per class, at which it begins to be kept, and given the shifts of the others the best one
+of a class is found by sorting. This is repeated until nothing moves.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class FoldedPoints:
         if self.factors is not None:
             text += " Since the model has an objectness, its class scores are scaled at the output"
             text += " and may exceed 1." if self.factors.max() > 1 else "."
-            text += f" With one class per box {100 * self.kept:.1f} % stays." if self.kept < 1 else ""
+        if self.is_exact and self.kept < 1:
+            text += f" With one class per box {100 * self.kept:.1f} % stays."
         if math.isnan(self.capped):
             return f"{text} Class-agnostic NMS and a cap per image compare classes, so they may choose differently."
         shares = f"{100 * self.capped:.1f} % stays, with class-agnostic NMS {100 * self.agnostic:.1f} %"
@@ -80,43 +81,32 @@ def fold_points(
     power = float(points.settings.get("score_power", 1.0))
     # Where a score is a power of the model's own, it is compared with the power of a threshold.
     level, thresholds = at ** (1 / power), points.thresholds ** (1 / power)
+    shifts = _log_odds(level) - _log_odds(thresholds)
+    is_softmax = points.activation == "softmax"
     if at_output:
-        folded = FoldedPoints(_whole_map(points, np.zeros(len(thresholds)), at), at, factors=level / thresholds)
-        return folded if store is None else measure_folded(points, store, folded)
-    if points.settings.get("objectness"):
+        folded = FoldedPoints(_whole_map(points, 0 * shifts, at), at, factors=level / thresholds)
+    elif points.settings.get("objectness"):
         raise InputError(
             "No shift of the logits acts as thresholds on scores that an objectness multiplies. Save the thresholds "
             "and fold them into an ONNX file: `logn fold MODEL.onnx --thresholds FILE`."
         )
-    shifts = _log_odds(level) - _log_odds(thresholds)
-    reason = _why_inexact(points)
-    if not reason:
+    elif not is_softmax:
         folded = FoldedPoints(_whole_map(points, shifts, at), at)
-        return folded if store is None else measure_folded(points, store, folded)
-    if store is None:
-        raise InputError(f"Thresholds for {reason} are folded with predictions to solve the shifts on: pass a store.")
-    rows = _rows_to_solve(points, store, level, thresholds, shifts)
-    wanted = rows.scores() >= thresholds
-    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
-    solved = [solve_shifts(rows, wanted, level, start) for start in (shifts, np.zeros_like(shifts))]
-    shifts = max(solved, key=lambda each: agreement(wanted, rows.scores(each) >= level))
-    folded = measure_folded(points, store, FoldedPoints(_whole_map(points, shifts, at), at, is_exact=False))
-    if folded.kept < at_least:
+    elif store is None:
+        raise InputError("Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store.")
+    else:
+        solved = _solved(points, store, level, thresholds, shifts)
+        folded = FoldedPoints(_whole_map(points, solved, at), at, is_exact=False)
+    if store is not None:
+        folded = measure_folded(points, store, folded)
+    if is_softmax and folded.kept < at_least:
         nearer = "" if points.common is None else f" (`at`) nearer to the common one, {points.common:.3g}"
         raise InputError(
-            f"With {reason}, one threshold of {at:g} keeps {100 * folded.kept:.1f} % of what the thresholds per class "
+            f"With a softmax, one threshold of {at:g} keeps {100 * folded.kept:.1f} % of what the thresholds per class "
             f"keep, less than {100 * at_least:.0f} %: choose a threshold{nearer}, or apply the thresholds per class to "
             "the detections."
         )
     return folded
-
-
-def _why_inexact(points: OperatingPoints) -> str:
-    """Why shifts alone cannot be exact; empty where they are."""
-    if points.activation == "softmax":
-        return "a softmax"
-    # Shifts change which class of a box is the best.
-    return "" if points.settings.get("multi_label", True) else "one class per box"
 
 
 def _log_odds(probability: Any) -> Any:
@@ -149,22 +139,26 @@ def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassA
     return after if points.correction is None else points.correction.then(after)
 
 
-def _rows_to_solve(
+def _solved(
     points: OperatingPoints, store: PredictionStore, at: float, thresholds: FloatArray, start: FloatArray
-) -> FoldRows:
-    """The rows near a threshold, now or after the first shifts; of very many rows, those of some images."""
-    rows = FoldRows(np.empty((0, 0)), points.activation, _columns(points), not points.settings.get("multi_label", True))
-    parts, size = [np.empty((0, store.num_columns))], 0
+) -> FloatArray:
+    """Shifts `(F,)`, solved on rows near a threshold, now or after the first shifts; of very many, on some images."""
+    columns, parts, size = _columns(points), [np.empty((0, store.num_columns))], 0
     for index in np.random.default_rng(0).permutation(len(store)).tolist():
         logits = np.asarray(store[index].logits, np.float64)
         logits = logits if points.correction is None else points.correction(logits)
-        image = replace(rows, logits=logits)
-        near = (image.scores() >= _NEAR * thresholds).any(axis=1) | (image.scores(start) >= _NEAR * at).any(axis=1)
-        parts.append(logits[near])
+        near = (shifted_scores(logits, columns, 0.0) >= _NEAR * thresholds) | (
+            shifted_scores(logits, columns, start) >= _NEAR * at
+        )
+        parts.append(logits[near.any(axis=1)])
         size += parts[-1].size
         if size > MOST_NUMBERS:
             break
-    return replace(rows, logits=np.concatenate(parts))
+    rows = np.concatenate(parts)
+    wanted = shifted_scores(rows, columns, 0.0) >= thresholds
+    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
+    solved = [solve_shifts(rows, columns, wanted, at, first) for first in (start, np.zeros_like(start))]
+    return max(solved, key=lambda shifts: agreement(wanted, shifted_scores(rows, columns, shifts) >= at))
 
 
 def measure_folded(points: OperatingPoints, store: PredictionStore, folded: FoldedPoints) -> FoldedPoints:
@@ -198,30 +192,11 @@ def _share(points: OperatingPoints, store: PredictionStore, folded: FoldedPoints
     return len(left & right) / len(left | right) if left or right else 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class FoldRows:
-    """Rows of logits, as they are after the correction, and how they become scores.
-
-    Args:
-        logits: `(R, C)` with the background, where there is one.
-        activation: "softmax" or "sigmoid".
-        columns: `(F,)` the column of each class.
-        only_best: Whether only the best class of a row counts.
-    """
-
-    logits: FloatArray
-    activation: str
-    columns: list[int]
-    only_best: bool = False
-
-    def scores(self, shifts: FloatArray | float = 0.0) -> FloatArray:
-        """`(R, F)` scores with these shifts of the classes; 0 for classes that do not count in their row."""
-        moved = self.logits.copy()
-        moved[:, self.columns] += shifts
-        scores = (softmax if self.activation == "softmax" else sigmoid)(moved)[:, self.columns]
-        if self.only_best:
-            scores = np.where(scores.argmax(axis=1)[:, None] == np.arange(scores.shape[1]), scores, 0.0)
-        return scores
+def shifted_scores(logits: FloatArray, columns: list[int], shifts: FloatArray | float) -> FloatArray:
+    """`(R, F)` softmax scores of the classes in these columns, with these shifts."""
+    moved = logits.copy()
+    moved[:, columns] += shifts
+    return softmax(moved)[:, columns]
 
 
 def agreement(left: Bools, right: Bools) -> float:
@@ -235,20 +210,21 @@ def agreement(left: Bools, right: Bools) -> float:
     return int((left & right).sum()) / either if either else 1.0
 
 
-def solve_shifts(rows: FoldRows, wanted: Bools, at: float, start: FloatArray) -> FloatArray:
+def solve_shifts(logits: FloatArray, columns: list[int], wanted: Bools, at: float, start: FloatArray) -> FloatArray:
     """Shifts `(F,)` with which the threshold `at` keeps as much as possible of what is wanted, and little else.
 
     Args:
-        rows: The logits.
+        logits: `(R, C)` with the background, where there is one.
+        columns: `(F,)` the column of each class.
         wanted: `(R, F)` what is to be kept.
         at: The one threshold.
         start: `(F,)` shifts to start from; the result is never worse.
     """
     shifts = best = start.copy()
-    share = agreement(wanted, rows.scores(start) >= at)
+    share = agreement(wanted, shifted_scores(logits, columns, start) >= at)
     for _ in range(MOST_SWEEPS):
-        moved = _sweep(rows, wanted, at, shifts)
-        reached = agreement(wanted, rows.scores(moved) >= at)
+        moved = _sweep(logits, columns, wanted, at, shifts)
+        reached = agreement(wanted, shifted_scores(logits, columns, moved) >= at)
         if reached > share:
             share, best = reached, moved
         if share == 1.0 or np.array_equal(moved, shifts):
@@ -257,27 +233,19 @@ def solve_shifts(rows: FoldRows, wanted: Bools, at: float, start: FloatArray) ->
     return best
 
 
-def _sweep(rows: FoldRows, wanted: Bools, at: float, shifts: FloatArray) -> FloatArray:
+def _sweep(logits: FloatArray, columns: list[int], wanted: Bools, at: float, shifts: FloatArray) -> FloatArray:
     """Each class once, given all others."""
-    moved = shifts.copy()
-    logits = rows.logits.copy()
-    logits[:, rows.columns] += shifts
-    peak = logits.max(axis=1)
-    exponentials = np.exp(logits - peak[:, None])
+    moved, shifted = shifts.copy(), logits.copy()
+    shifted[:, columns] += shifts
+    peak = shifted.max(axis=1)
+    exponentials = np.exp(shifted - peak[:, None])
     total = exponentials.sum(axis=1)
-    for label, column in enumerate(rows.columns):
-        own = rows.logits[:, column]
-        critical = _log_odds(at) - own
-        if rows.activation == "softmax":
-            critical = critical + np.log(np.maximum(total - exponentials[:, column], 1e-300)) + peak
-        if rows.only_best:
-            rivals = logits[:, [other for other in rows.columns if other != column]].max(axis=1, initial=-np.inf)
-            critical = np.maximum(critical, rivals - own)
+    for label, column in enumerate(columns):
+        others = np.maximum(total - exponentials[:, column], 1e-300)
+        critical = _log_odds(at) - logits[:, column] + np.log(others) + peak
         moved[label] = best_cut(critical, wanted[:, label], float(shifts[label]))
-        logits[:, column] = own + moved[label]
-        renewed = np.exp(logits[:, column] - peak)
-        total += renewed - exponentials[:, column]
-        exponentials[:, column] = renewed
+        exponentials[:, column] = np.exp(logits[:, column] + moved[label] - peak)
+        total = others + exponentials[:, column]
     return moved
 
 

@@ -18,16 +18,10 @@ from logn.calibrators.affine import ClassAffine, foreground_names
 from logn.calibrators.methods import fit
 from logn.calibrators.recommend import DEFAULT_AT, NONE, RECOMMENDED, recommend
 from logn.errors import InputError
-from logn.evaluate.models.collect import (
-    ImageFiles,
-    ImageSource,
-    Model,
-    OnnxModel,
-    TorchModel,
-    network_of,
-)
-from logn.evaluate.models.correct import Correction, correct, write_model
-from logn.evaluate.models.open import Hints, choose_device, detector, move_to, open_model
+from logn.evaluate.models.collect import ImageSource, Model, OnnxModel, network_of
+from logn.evaluate.models.correct import Correction, correct
+from logn.evaluate.models.fold import open_to_fold
+from logn.evaluate.models.open import choose_device, detector, move_to
 from logn.evaluate.store.predict import predict
 from logn.evaluate.thresholds.choose import Goal
 from logn.evaluate.thresholds.fold import FoldedPoints, fold_points
@@ -35,13 +29,7 @@ from logn.evaluate.thresholds.operating_points import counts_per_class, operatin
 from logn.evaluate.thresholds.points import LEAST_KEPT, OperatingPoints
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
-from logn.logits.layer import fingerprint
 from logn.statistics.moments import ClassMoments
-
-_NO_SOFTMAX = (
-    "`{name}` ends in a softmax, whose thresholds need labelled images: "
-    "`logn correct {name} --data LABELS --thresholds f1`."
-)
 
 
 @dataclass(frozen=True)
@@ -96,13 +84,19 @@ def fold_thresholds(
     if not target.absolute().parent.is_dir():
         raise InputError(f"There is no folder `{target.parent}` to write `{target.name}` to.")
     check_new(target, overwrite=overwrite)
-    if Path(name).suffix.lower() == ".onnx":
-        options = {"tensor": tuple(tensor or ()), "overwrite": overwrite}
-        return _fold_onnx(Path(name), thresholds, target, at, class_names, options)
-    for option, value in (("class_names", class_names), ("tensor", tensor)):
-        if value is not None:
-            raise InputError(f"Expected `{option}` only with an ONNX file, but got `{name}`.")
-    return _fold_torch(name, thresholds, target, at, hints)
+    file = open_to_fold(name, class_names, tensor, **hints)
+    if file.activation != "sigmoid":
+        raise InputError(
+            f"`{name}` ends in a softmax, whose thresholds need labelled images: "
+            f"`logn correct {name} --data LABELS --thresholds f1`."
+        )
+    points = points_for(thresholds, at, file.class_names, name)
+    if len(points.points) != file.num_classes:
+        raise InputError(
+            f"`{name}` does not name its {file.num_classes} classes: pass `class_names` (`--class-names`)."
+        )
+    folded = fold_points(points, points.at, None, 0.0, at_output=file.has_objectness)
+    return FoldedModel(target, points, folded, file.layer, *file.write(folded.affine, target, folded.factors))
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
@@ -115,60 +109,6 @@ def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | N
     if class_names is not None and points.class_names != tuple(class_names):
         raise InputError(f"The thresholds and `{name}` are of different classes.")
     return points
-
-
-def _fold_onnx(
-    path: Path, thresholds: Any, target: Path, at: float | None, class_names: Any, options: dict[str, Any]
-) -> FoldedModel:
-    from logn.classes.tables import read_class_names
-    from logn.deploy.onnx_fold import fold_onnx, refuse_folded_file
-    from logn.logits.onnx.boxes import find_objectness
-    from logn.logits.onnx.file import read_onnx
-    from logn.logits.onnx.images import describe
-    from logn.logits.onnx.locate import BOX_AND_OBJECTNESS, locate_onnx_logits, trial_values, wanted_of
-
-    file = read_onnx(path)
-    refuse_folded_file(file.model, path)
-    description = describe(file)
-    number = None if class_names is None or isinstance(class_names, str | os.PathLike) else len(class_names)
-    logits, inputs = locate_onnx_logits(file, wanted_of(description, number, options["tensor"]))
-    if logits.activation == "softmax":
-        raise InputError(_NO_SOFTMAX.format(name=path))
-    columns = logits.num_columns
-    names = description.names_of(columns) if class_names is None else class_names
-    names = read_class_names(names, columns) if isinstance(names, str | os.PathLike) else names
-    points = points_for(thresholds, at, names, str(path))
-    if len(points.points) != columns:
-        raise InputError(
-            f"`{path}` does not name its {columns} classes: pass `class_names` (`--class-names FILE`, one per line)."
-        )
-    values = trial_values(file, logits, inputs)
-    layout = None if values is None else find_objectness(file.graph, logits, values)
-    has_objectness = layout is not None or logits.start == BOX_AND_OBJECTNESS
-    folded = fold_points(points, points.at, None, 0.0, at_output=has_objectness)
-    options |= {"tensor": logits.tensors, "inputs": inputs, "class_factors": folded.factors}
-    report = fold_onnx(file, folded.affine, target, **options)
-    return FoldedModel(target, points, folded, ", ".join(report.tensors), report.largest_difference, report.rows)
-
-
-def _fold_torch(name: str, thresholds: Any, target: Path, at: float | None, hints: Mapping[str, Any]) -> FoldedModel:
-    source = open_model(name, Hints(**hints))
-    if not isinstance(source, TorchModel) or source.class_names is None:
-        raise InputError(f"`{name}` does not name its classes, so thresholds by name do not fit it.")
-    if source.layer.activation != "sigmoid":
-        raise InputError(_NO_SOFTMAX.format(name=name))
-    if target.suffix.lower() != source.traits.suffix:
-        raise InputError(f"`{target}` is not of the same kind as `{name}`: choose another name for the output.")
-    source.check()
-    points = points_for(thresholds, at, source.class_names, name)
-    folded = points.fold()
-    affine = folded.affine
-    if affine.source is not None:  # by which the new file is known to hold a map
-        affine = affine.with_source(replace(affine.source, fingerprint=fingerprint(source.network)))
-    maps = (affine,) * source.layer.num_stages  # YOLO26 has two heads, which share the classes
-    noise = np.random.default_rng(0).integers(0, 256, (2, 320, 320, 3), np.uint8)
-    proof, _ = write_model(source, maps, target, ImageFiles([lambda: noise[0], lambda: noise[1]]))
-    return FoldedModel(target, points, folded, ", ".join(source.layer.paths), proof.largest_difference, proof.rows)
 
 
 @dataclass(frozen=True)

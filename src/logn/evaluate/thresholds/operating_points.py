@@ -12,13 +12,7 @@ from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_nam
 from logn.calibrators.recommend import DEFAULT_AT
 from logn.errors import InputError
 from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.detection.ground_truth import (
-    GroundTruth,
-    load_ground_truth,
-    read_results,
-    refuse_without_objects,
-    truth_of_store,
-)
+from logn.evaluate.detection.ground_truth import GroundTruth, read_results, truth_of_predictions
 from logn.evaluate.detection.matching import match_detections
 from logn.evaluate.store.store import PredictionStore, is_store
 from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds
@@ -125,26 +119,24 @@ def read_detections(
     affine: ClassAffine | None = None,
     *,
     iou: float = 0.5,
-    style: str = "auto",
-    allow_missing_classes: bool = False,
     progress: Callable[[int], object] | None = None,
+    **kinds: Any,
 ) -> ReadDetections:
     """Read the detections of a store or a results file, and which of them are right; arguments as above."""
     if not 0 < iou <= 1:
         raise InputError(f"Expected `iou` to be above 0 and at most 1, but got {iou:g}.")
     overlap = np.array([iou])
-    kinds: dict[str, Any] = {"style": style, "allow_missing_classes": allow_missing_classes}
     if not is_store(predictions):
         if affine is not None:
             raise InputError(f"`{predictions}` has no logits to correct: pass a folder of `logn predict`.")
-        truth = refuse_without_objects(load_ground_truth(labels, **kinds))
+        truth = truth_of_predictions(labels, **kinds)
         detections = read_results(predictions, truth)
         floor = float(detections.scores.min(initial=1.0))
         scored = ScoredDetections.of(match_detections(detections, truth, thresholds=overlap), truth, floor)
         return ReadDetections(scored, truth, None, {})
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
     header, said = store.header, store.header.postprocessing or Postprocessing()
-    truth = truth_of_store(store, labels, **kinds)
+    truth = truth_of_predictions(labels, store, **kinds)
     # A model may know more classes than the labels: then the names of its columns are unknown.
     names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
     fingerprint = header.metadata.get("fingerprint")
@@ -185,10 +177,8 @@ def _held_out(
 
 def counts_per_class(scored: ScoredDetections, kept: Bools) -> tuple[Ints, Ints]:
     """Objects found and false alarms `(F,)` of each class among the detections in the mask."""
-    right, wrong = (
-        np.bincount(scored.labels[kept & side], minlength=scored.num_classes).astype(np.int64)
-        for side in (scored.right, scored.wrong)
-    )
+    sides = (scored.labels[kept & side] for side in (scored.right, scored.wrong))
+    right, wrong = (np.bincount(labels, minlength=scored.num_classes).astype(np.int64) for labels in sides)
     return right, wrong
 
 

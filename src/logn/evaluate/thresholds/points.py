@@ -110,10 +110,7 @@ class OperatingPoints:
 
     @classmethod
     def from_thresholds(
-        cls,
-        thresholds: Mapping[str, float],
-        at: float = DEFAULT_AT,
-        class_names: Names = None,
+        cls, thresholds: Mapping[str, float], at: float = DEFAULT_AT, class_names: Names = None
     ) -> OperatingPoints:
         """Take thresholds that exist already.
 
@@ -265,19 +262,17 @@ def _content(path: PathLike | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _csv_thresholds(path: PathLike) -> dict[str, Any]:
+    rows = [row for row in csv.reader(io.StringIO(Path(path).read_text("utf-8-sig"), newline="")) if row]
     thresholds: dict[str, Any] = {}
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
     for number, row in enumerate(rows):
         try:
-            name, value = row[0].strip(), float(row[1])
+            value = float(row[1])
         except (IndexError, ValueError):
             if number == 0:
                 continue  # the header
             raise InputError(f"`{path}` has a line without a class and a threshold: {row}.") from None
-        if name in thresholds:
-            raise InputError(f"`{path}` names the class `{name}` twice.")
-        thresholds[name] = value
+        if thresholds.setdefault(row[0].strip(), value) is not value:
+            raise InputError(f"`{path}` names the class `{row[0].strip()}` twice.")
     return thresholds
 
 

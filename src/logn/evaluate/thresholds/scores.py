@@ -119,20 +119,10 @@ class ScoredDetections:
     @classmethod
     def of(cls, matched: MatchedDetections, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
         """Detections that were matched at one overlap, or at several of which the first counts."""
-        right = matched.correct[0] & matched.counted[0]
-        wanted = np.flatnonzero(~truth.crowd)
-        return cls(
-            labels=matched.labels,
-            images=matched.image_index,
-            scores=matched.scores,
-            right=right,
-            wrong=matched.counted[0] & ~right,
-            object_labels=truth.labels[wanted],
-            object_images=truth.image_index[wanted],
-            num_images=truth.num_images,
-            class_names=truth.class_names,
-            floor=max(floor, 0.0),
-        )
+        right, wanted = matched.correct[0] & matched.counted[0], ~truth.crowd
+        found = matched.labels, matched.image_index, matched.scores, right, matched.counted[0] & ~right
+        objects = truth.labels[wanted], truth.image_index[wanted]
+        return cls(*found, *objects, truth.num_images, truth.class_names, max(floor, 0.0))
 
     @property
     def num_classes(self) -> int:
