@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +89,42 @@ def trained(tmp_path_factory):
     glyphs = generate_glyph_scenes(folder / "glyphs", GlyphSettings(classes=6, train=24, dev=1, test=8, size=64))
     train_detector(DetectorTrainingConfig(glyphs, folder / "runs" / "glyphs", iterations=2), progress=False)
     return folder
+
+
+@pytest.fixture
+def few_weights(monkeypatch):
+    """Build the paper's detectors with a shallow backbone and small heads: the same modules, a tenth of the weights."""
+    from logn_research.training import detectors
+    from torch import nn
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    def shallow(weights=None, **settings):
+        return ResNet(BasicBlock, [1, 1, 1, 1], **settings)
+
+    def small_head(_inputs, outputs):
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, outputs), nn.ReLU())
+
+    masks = detectors.MaskRCNNHeads
+    monkeypatch.setattr(detectors, "RESNETS", dict.fromkeys(detectors.RESNETS, shallow))
+    monkeypatch.setattr(detectors, "TwoMLPHead", small_head)
+    monkeypatch.setattr(detectors, "MaskRCNNHeads", lambda channels, layers, _: masks(channels, layers[:1], 1))
+
+
+@pytest.fixture
+def few_regions(monkeypatch):
+    """Train small detectors on two images per iteration, and let trained ones propose ten regions."""
+    from logn_research.experiments import cache
+    from logn_research.training.recipes import DETECTOR_RECIPES
+
+    small, load = DETECTOR_RECIPES["small"], cache.load_detector
+    monkeypatch.setitem(DETECTOR_RECIPES, "small", replace(small, batch=2, learning_rate=small.learning_rate / 8))
+
+    def with_few_proposals(path):
+        detector = load(path)
+        detector.rpn._post_nms_top_n = {"training": 10, "testing": 10}
+        return detector
+
+    monkeypatch.setattr(cache, "load_detector", with_few_proposals)
 
 
 @pytest.fixture

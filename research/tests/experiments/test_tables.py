@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
-from logn_research.experiments import cache as cache_module
 from logn_research.experiments import tables
 from logn_research.experiments.cache import ArtifactCache
 from logn_research.experiments.measure import NOT_TRAINED, Protocol, detector_statistics, run_table
@@ -115,17 +114,9 @@ def test_the_protocol_is_part_of_what_is_measured(bench):
         Protocol(estimator="median")
 
 
-@pytest.mark.slow
-def test_each_stage_of_a_cascade_is_corrected_by_its_own_statistics(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("few_weights", "few_regions")
+def test_each_stage_of_a_cascade_is_corrected_by_its_own_statistics(tmp_path):
     """The paper normalises stages before they are averaged; `stages="average"` normalises the average."""
-    load = cache_module.load_detector
-
-    def with_few_proposals(path):
-        detector = load(path)
-        detector.rpn._post_nms_top_n = {"training": 10, "testing": 10}
-        return detector
-
-    monkeypatch.setattr(cache_module, "load_detector", with_few_proposals)
     glyphs = replace(GLYPHS, train=4, test=2)
     problem = replace(TINY, name="cascade", glyphs=glyphs, model="cascade-r101", iterations=4)
     cache, spec = ArtifactCache(tmp_path), ModelSpec(problem)

@@ -26,7 +26,7 @@ def dataset(lvis_folder):
 
 
 @pytest.fixture
-def cascade():
+def cascade(few_weights):
     model = make_detector("cascade-r101", 4, image_size=64).eval()
     torch.manual_seed(0)
     for number, predictor in enumerate(model.roi_heads.box_predictor):

@@ -47,6 +47,7 @@ def test_a_classifier_writes_what_comparisons_need(tmp_path, run, monkeypatch):
     assert run("train", "classes", "-o", "lws", *second).code == 0
 
 
+@pytest.mark.usefixtures("few_weights")
 def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder, tmp_path, run):
     make_lvis_folder(tmp_path, images=2, classes=1203)
     options = ["-m", "mask-rcnn-r50", "--classifier", "cosine", "--sampler", "repeat-factor-ceil"]

@@ -113,6 +113,7 @@ def test_a_detector_refuses_a_loss_that_wants_other_logits_and_to_train_without_
     assert torch.isfinite(detector([image], [target])["loss_classifier"])
 
 
+@pytest.mark.usefixtures("few_weights")
 def test_the_stages_of_a_cascade_have_a_state_each_and_one_set_of_scores():
     detector, loss = detector_with("seesaw", "cascade-r101")
     heads = detector.roi_heads
