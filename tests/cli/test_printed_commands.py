@@ -26,6 +26,7 @@ ON_THE_PAGE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
 # The page says of names in capitals that they are to be filled in: what a comparison does not know.
 TO_FILL_IN = re.compile(r"\b(MODEL|CORRECTED|STATISTICS|COUNTS|LABELS|PREDICTIONS)\b")
 MODELS = """
+import logn
 import torch
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
@@ -35,7 +36,8 @@ def classifier():
 
 def detector():
     torch.manual_seed(0)
-    return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
+    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
+    return logn.detector(model, anchors_per_level=20)
 """
 
 
