@@ -33,8 +33,9 @@ install: .venv/.installed  ## make .venv with everything: torch, frameworks, too
 demo: .venv-demo/.installed  ## correct a detector that comes with LogN, and measure it; no torch
 	.venv-demo/bin/logn demo
 
+# Byte code is written even where that is switched off: else every process of the tests compiles LogN again.
 test: .venv/.installed  ## all tests, and the examples of docstrings and pages
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations=15
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal --durations=15
 
 test-%: .venv/.installed  ## core, oldest, mmdet, engines, ray or dist: tests in an environment of their own
 	$(BIN)/nox -s $*

@@ -123,7 +123,7 @@ def made_glyphs(tmp_path_factory):
 
     from logn.demo.problem import draw_problem
 
-    folder, random = draw_problem(tmp_path_factory.mktemp("glyphs"), train=24, test=8), np.random.default_rng(0)
+    folder, random = draw_problem(tmp_path_factory.mktemp("glyphs"), train=12, test=6), np.random.default_rng(0)
     (folder / "test.json").rename(folder / "val.json")
     shutil.copytree(folder / "images" / "train", folder / "train")
     for name in ("best.onnx", "model.onnx"):
@@ -162,8 +162,8 @@ def few_scenes(monkeypatch):
     pytest.importorskip("onnxruntime")
     from logn.cli.verbs import demo
 
-    monkeypatch.setattr(demo, "TRAINING_IMAGES", 40)
-    monkeypatch.setattr(demo, "TEST_IMAGES", 30)
+    monkeypatch.setattr(demo, "TRAINING_IMAGES", 16)
+    monkeypatch.setattr(demo, "TEST_IMAGES", 12)
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def check(name, names):
             np.testing.assert_allclose(names["affine"].shift, shift, atol=0.1)
         case "measure":
             assert logn.Comparison.load("my-comparison") == names["comparison"]
-            assert len(logn.PredictionStore("my-predictions")) == 8
+            assert len(logn.PredictionStore("my-predictions")) == 6
         case "tutorial":
             assert names["kept"].shape == names["detections"].scores.shape
         case "pytorch":
