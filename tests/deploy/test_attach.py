@@ -93,17 +93,6 @@ def test_nothing_is_attached_when_one_module_of_several_is_refused():
     assert not model[0]._forward_hooks
 
 
-@pytest.mark.parametrize("stages", [False, True])
-def test_stages_take_a_map_each_and_one_module_under_two_names_is_mapped_once(stages):
-    linear, features = nn.Linear(4, 3), torch.rand(5, 4)
-    model = nn.ModuleList([linear, nn.Linear(4, 3) if stages else linear])
-    plain = [module(features) for module in model]
-    maps = [AFFINE, AFFINE.inverse() if stages else AFFINE]
-    with attach(model, LogitLayer(("0", "1"), stages=stages), maps if stages else AFFINE):
-        for module, affine, logits in zip(model, maps, plain, strict=True):
-            torch.testing.assert_close(module(features), affine(logits))
-
-
 def test_compiled_models_are_one_graph():
     model, features = linear_model(), torch.rand(5, 4)
     expected = AFFINE(model(features))
@@ -146,19 +135,6 @@ def test_recording_sees_the_logits_before_the_map_in_any_order():
         model(features)
     for moments in (before, after):
         np.testing.assert_allclose(moments.mean, plain.mean(axis=0), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("layer", "affine", "message"),
-    [
-        (LAYER, ClassAffine.identity(2), "columns differs: 2 in `affine`, 3 in `0`"),
-        (LAYER, 3, "`affine` to be a ClassAffine, but got int"),
-        (LogitLayer("head"), AFFINE, "no module `head`"),
-    ],
-)
-def test_wrong_maps_and_layers_are_refused(layer, affine, message):
-    with pytest.raises(InputError, match=message):
-        attach(linear_model(), layer, affine)
 
 
 def test_a_module_of_unknown_width_is_checked_when_it_runs():

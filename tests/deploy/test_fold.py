@@ -122,14 +122,15 @@ def test_the_layout_in_memory_stays():
     assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_one_module_under_two_names_is_folded_once():
-    torch.manual_seed(0)
-    linear = nn.Linear(8, 3)
-    model = named(first=linear, second=linear)
-    inputs, affine = torch.rand(2, 8), random_map(3)
-    expected = affine(linear(inputs))
-    fold(model, LogitLayer(PAIR), affine)
-    torch.testing.assert_close(linear(inputs), expected)
+@pytest.mark.parametrize("put", [attach, fold])
+@pytest.mark.parametrize("stages", [False, True])
+def test_stages_take_a_map_each_and_one_module_under_two_names_takes_it_once(put, stages):
+    linear, inputs = nn.Linear(8, 3), torch.rand(2, 8)
+    model = named(first=linear, second=nn.Linear(8, 3) if stages else linear)
+    maps = [random_map(3), random_map(3, seed=int(stages))]
+    expected = [affine(module(inputs)) for affine, module in zip(maps, model.children(), strict=False)]
+    put(model, LogitLayer(PAIR, stages=stages), maps if stages else maps[0])
+    torch.testing.assert_close([module(inputs) for module in model.children()], expected)
 
 
 @pytest.mark.parametrize("stages", [False, True])
@@ -277,21 +278,28 @@ def quantised():
         (quantised(), HEAD, random_map(3), r"weights of `head` are torch\.int8"),
         (nn.Linear(4, 3, device="meta"), HEAD, random_map(3), "not loaded"),
         (nn.Linear(4, 2).half(), HEAD, ClassAffine([1.0, 1.0], [1e6, 0.0]), r"bias of `head` overflows torch\.float16"),
-        (nn.Linear(4, 3), HEAD, FracalSigmoid.fit([60, 20, 1], 100, None), "a ClassAffine, but got FracalSigmoid"),
-        (nn.Linear(4, 3), HEAD, random_map(4), "columns differs: 4 in `affine`, 3 in `head`"),
-        (
-            nn.Linear(4, 3),
-            LogitLayer("head", background=0),
-            random_map(3, background=-1),
-            "background differs: last in `affine`, first in `head`",
-        ),
-        (nn.Linear(4, 3), HEAD, [random_map(3)] * 2, "one map, since `head` has no stages, but got 2"),
-        (nn.Linear(4, 3), STAGED, [random_map(3)] * 3, "one map per stage \\(2\\), but got 3"),
     ],
 )
-def test_what_cannot_take_the_map_is_refused(head, layer, affine, message):
+def test_what_cannot_take_a_fold_is_refused(head, layer, affine, message):
     with pytest.raises(InputError, match=message):
-        fold(named(head=head, other=nn.Linear(4, 3)), layer, affine)
+        fold(named(head=head), layer, affine)
+
+
+@pytest.mark.parametrize("put", [attach, fold])
+@pytest.mark.parametrize(
+    ("layer", "affine", "message"),
+    [
+        (LogitLayer("tail"), random_map(3), "no module `tail`"),
+        (HEAD, FracalSigmoid.fit([60, 20, 1], 100, None), "a ClassAffine, but got FracalSigmoid"),
+        (HEAD, random_map(4), "columns differs: 4 in `affine`, 3 in `head`"),
+        (LogitLayer("head", background=0), random_map(3, background=-1), "background differs: last in `affine`, first"),
+        (HEAD, [random_map(3)] * 2, "one map, since `head` has no stages, but got 2"),
+        (STAGED, [random_map(3)] * 3, r"one map per stage \(2\), but got 3"),
+    ],
+)
+def test_maps_that_do_not_fit_are_refused(put, layer, affine, message):
+    with pytest.raises(InputError, match=message):
+        put(named(head=nn.Linear(4, 3), other=nn.Linear(4, 3)), layer, affine)
 
 
 def test_a_layer_with_a_map_attached_is_refused():
