@@ -174,7 +174,7 @@ class TestWithAnObjectness:
         after, scaled = self.scores(tmp_path / "out.onnx")
         np.testing.assert_array_equal(after[..., :5], before[..., :5])
         np.testing.assert_array_equal(scaled >= AT, scores >= thresholds)
-        with pytest.raises(logn.InputError, match="it has one"):
+        with pytest.raises(logn.InputError, match="has a map folded into it already"):
             fold_thresholds(tmp_path / "out.onnx", given, tmp_path / "again.onnx", class_names=NAMES)
 
     @pytest.mark.parametrize("thresholds", ["f1", {"car": 0.6, "bus": 0.1, "default": 0.3}])
