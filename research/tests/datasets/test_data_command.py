@@ -59,7 +59,7 @@ def test_preview_writes_a_sheet(folder, tmp_path, capsys):
         (["inspect", "{folder}/none.json"], "does not exist"),
         (["inspect", "{folder}/train.json", "--sampler", "best"], "Expected `name` to be one of"),
         (["preview", "{folder}/train.json", "-o", "{folder}/sheet.xyz"], "Expected `.*sheet.xyz`"),
-        (["preview", "{folder}/train.json", "-o", "s.png", "--images", "{folder}/none"], "there is no file"),
+        (["preview", "{folder}/train.json", "-o", "s.png", "--images", "{folder}/none"], "Image 5 of .* is not at"),
     ],
 )
 def test_bad_input_gets_one_sentence(folder, capsys, arguments, words):

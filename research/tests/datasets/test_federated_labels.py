@@ -119,10 +119,10 @@ def test_federated_input_is_refused():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"images": []}, "to list `images`"),
+        ({"images": []}, "lists no `images`"),
         ({"categories": [{"name": "cup"}]}, "Entry 0 of `categories` in `annotations` has no `id`"),
-        ({"annotations": [{"image_id": 5, "category_id": 2}]}, "to list image 5"),
-        ({"annotations": [{"image_id": 3, "category_id": 4}]}, "to list category 4"),
+        ({"annotations": [{"image_id": 5, "category_id": 2}]}, "does not list image 5"),
+        ({"annotations": [{"image_id": 3, "category_id": 4}]}, "does not list category 4"),
         ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"`image_id` .* must be an integer, but is \[3\]"),
         (
             {"categories": [{"id": "2"}, {"id": 5}]},

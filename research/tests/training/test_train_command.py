@@ -78,7 +78,7 @@ def test_a_missing_image_is_named(make_lvis_folder, tmp_path, refused):
     make_lvis_folder(tmp_path, images=2)
     for image in (tmp_path / "images").iterdir():
         image.unlink()
-    assert "but there is no file." in refused("train", tmp_path, "-o", tmp_path / "runs" / "a", *TINY)
+    assert "Image 1 of `" in refused("train", tmp_path, "-o", tmp_path / "runs" / "a", *TINY)
     assert not (tmp_path / "runs").exists()  # what was made for the run is gone, since nothing came of it
 
 

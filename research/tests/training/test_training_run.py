@@ -182,7 +182,7 @@ def test_training_leaves_the_random_state_alone(lvis_folder, tmp_path):
 
 def test_two_processes_train_one_detector_and_resume_it(lvis_folder, tmp_path):
     config = config_for(lvis_folder, tmp_path / "run", iterations=4)
-    result = train_detector(config, processes=2, device="cpu", workers=1, progress=False)
+    result = train_detector(config, processes=2, device="cpu", progress=False)
     assert (result.iterations, result.processes) == (4, 2)
     assert json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["iteration"] == 4
     with pytest.raises(InputError, match="of a run with `processes` 2"):
