@@ -48,12 +48,13 @@ def test_the_handle_is_a_context_manager_also_after_an_error():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_mapped_in_float32(dtype):
-    model, features = linear_model().to(dtype), torch.rand(5, 4).to(dtype)
-    plain = model(features)
-    with attach(model, LAYER, AFFINE):
+    model, features = linear_model().to(dtype), torch.rand(200, 4).to(dtype)
+    plain, affine = model(features), ClassAffine([0.37, 2.13, 1.57], [1.013, 0.21, -0.907])
+    with attach(model, LAYER, affine):
         mapped = model(features)
     assert mapped.dtype == dtype
-    assert torch.equal(mapped, AFFINE(plain))
+    scale, shift = torch.tensor(affine.scale).float(), torch.tensor(affine.shift).float()
+    assert torch.equal(mapped, torch.addcmul(shift, plain.float(), scale).to(dtype))
 
 
 def test_the_model_may_change_its_precision_while_the_map_is_attached():

@@ -206,6 +206,7 @@ def test_a_cosine_head_is_refused_with_the_way_out_and_all_stays_as_it_was(modul
     expected = random_map(3)(cosine(inputs))
     with attach(model, layer, random_map(3)):
         torch.testing.assert_close(model.get_submodule(layer.paths[-1])(inputs), expected)
+    assert model.get_submodule(layer.paths[-1]) is cosine
 
 
 def test_a_cosine_head_takes_a_map_that_only_shifts():

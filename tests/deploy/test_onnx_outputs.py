@@ -126,6 +126,11 @@ def test_the_map_of_a_torch_layer_goes_into_the_weights_of_that_name(tmp_path, r
         report = fold_onnx(source, recorded_at(layer, "1c2d"), tmp_path / f"{layer}.onnx")
         assert (report.tensors, report.layers) == ((tensor,), (f"{layer}.weight",))
     refused(source, "several tensors that may be", recorded_at("c", "1c2d"))
+    weights = {"a.weight": (4, 3), "b.weight": (3, 3)}
+    inner = write_graph(
+        tmp_path / "inner.onnx", 'h = Gemm(x, "a.weight") r = Relu(h) y = Gemm(r, "b.weight")', **weights
+    )
+    refused(inner, "recorded at `a`, not at the logits `y` .* name the output of that layer", recorded_at("a", "1c2d"))
 
 
 def test_a_temperature_is_taken_into_account(tmp_path):
