@@ -108,6 +108,32 @@ def made_yolo(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def made_street(tmp_path_factory):
+    """What `examples/drawn_yolo.py` draws and trains, with the labels and Ultralytics' own detections as COCO files."""
+    ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
+    folder, example = tmp_path_factory.mktemp("street"), runpy.run_path(str(ROOT / "examples" / "drawn_yolo.py"))
+    example["make"](folder)
+    size, paths = example["SIZE"], sorted((folder / "images" / "val").iterdir())
+    images = [{"id": n, "width": size, "height": size} for n in range(len(paths))]
+    truth, results = [], []
+    for number, result in enumerate(ultralytics.YOLO(folder / "best.pt").predict(paths, conf=0.01, imgsz=size)):
+        rows = np.loadtxt(folder / "labels" / "val" / f"{paths[number].stem}.txt", ndmin=2)
+        corners = np.hstack([rows[:, 1:3] - rows[:, 3:] / 2, rows[:, 3:]]) * size
+        for label, box in zip(rows[:, 0].astype(int).tolist(), corners.tolist(), strict=True):
+            row = {"image_id": number, "category_id": label + 1, "bbox": box}
+            truth.append({**row, "id": len(truth) + 1, "area": box[2] * box[3], "iscrowd": 0})
+        found = np.hstack([result.boxes.xyxy[:, :2], result.boxes.xywh[:, 2:]])
+        columns = (part.tolist() for part in (result.boxes.cls, result.boxes.conf, found))
+        for label, score, box in zip(*columns, strict=True):
+            results.append({"image_id": number, "category_id": int(label) + 1, "bbox": box, "score": score})
+    categories = [{"id": number, "name": name} for number, name in enumerate(example["NAMES"], 1)]
+    content = {"images": images, "annotations": truth, "categories": categories}
+    (folder / "val.json").write_text(json.dumps(content))
+    (folder / "results.json").write_text(json.dumps(results))
+    return folder
+
+
 def class_names(folder):
     categories = json.loads((folder / "val.json").read_text())["categories"]
     return [category["name"] for category in sorted(categories, key=lambda category: category["id"])]
@@ -148,6 +174,12 @@ def yolo(made_yolo, folder, monkeypatch):
     shutil.copytree(made_yolo, folder, dirs_exist_ok=True)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "my_models", raising=False)
+
+
+@pytest.fixture
+def street(made_street, folder):
+    """A copy of the files with a trained `best.pt`."""
+    shutil.copytree(made_street, folder, dirs_exist_ok=True)
 
 
 @pytest.fixture
@@ -201,6 +233,18 @@ def my_detector():
     return {"my_model": my_model, "names": names}
 
 
+def street_logits(file):
+    """The logits of some images, of all anchors: rows of classes."""
+    import torch
+    from PIL import Image
+
+    paths = sorted(Path("images/val").iterdir())[:20]
+    pixels = torch.from_numpy(np.stack([np.asarray(Image.open(path)) for path in paths])).permute(0, 3, 1, 2) / 255
+    with torch.inference_mode():
+        scores = sys.modules["ultralytics"].YOLO(file).model.float().eval()(pixels)[0][:, 4:].double()
+    return scores.logit().movedim(1, -1).reshape(-1, scores.shape[1]).numpy()
+
+
 def check(name, names):
     """What comes of the blocks of a page."""
     match name:
@@ -232,7 +276,16 @@ def check(name, names):
             assert (decode.nms, decode.nms_iou, decode.multi_label) == ("class-wise", 0.7, True)
             assert sys.modules["ultralytics"].YOLO("corrected.pt").names == dict(enumerate(NAMES))
         case "thresholds":
-            assert logn.OperatingPoints.load("thresholds.json").class_names == NAMES
+            points = logn.OperatingPoints.load("thresholds.json")
+            assert list(points.class_names) == class_names(Path())
+            assert sum(point.found_before for point in points.points) > 100  # of 388 objects: it is trained
+            before, given, shipped = map(street_logits, ("best.pt", "given.pt", "shipped.pt"))
+            thresholds = np.array([0.5, 0.2, 0.25, 0.25, 0.25])
+            odds = np.log(thresholds) - np.log1p(-thresholds)
+            clear = np.abs(before - odds) > 1e-3
+            np.testing.assert_array_equal((given >= np.log(1 / 3))[clear], (before >= odds)[clear])
+            affine = logn.ClassAffine.load("shipped.affine.safetensors")
+            np.testing.assert_allclose(shipped, affine(before), atol=1e-3)
 
 
 @dataclass(frozen=True)
@@ -291,9 +344,9 @@ PAGES = {
         has_python=False,
     ),
     "docs/how-to/thresholds.md": Page(
-        ("yolo",),
-        lambda: {"model": logn.detector("best.pt", trust=True).model, "names": list(NAMES)},
-        prints=(KEEP,),
+        ("street",),
+        lambda: {"model": logn.detector("best.pt", trust=True).model, "names": class_names(Path())},
+        prints=(KEEP, "as it was with 0.25 -> corrected with 0.25 for all classes -> with these thresholds"),
         writes=("shipped.pt", "given.pt"),
     ),
     "docs/how-to/ultralytics.md": Page(
