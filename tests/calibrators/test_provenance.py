@@ -91,7 +91,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("changes", "words"), OTHERS)
-def test_another_model_is_refused_or_warned_of(changes, words, recwarn):
+def test_another_model_is_refused_or_warned_of_and_its_map_does_not_compose(changes, words, recwarn):
     map_of().check_fits(FACTS)
     words = words.format("`affine`", "`model`")
     with pytest.raises(InputError, match=f"{words}.*allow_mismatch=True"):
@@ -99,6 +99,10 @@ def test_another_model_is_refused_or_warned_of(changes, words, recwarn):
     assert not recwarn.list
     with pytest.warns(LogNWarning, match=words):
         map_of(**changes).check_fits(FACTS, allow_mismatch=True)
+    words = words.replace("`affine`", "`other`").replace("`model`", "this one")
+    with pytest.raises(InputError, match=rf"{words}.*other\.with_source\(None\)"):
+        map_of().then(map_of(**changes))
+    assert map_of().then(map_of(**changes).with_source(None)).source == RECORDED
 
 
 @pytest.mark.parametrize(
@@ -137,10 +141,3 @@ def test_maps_of_one_model_compose_and_keep_what_they_know():
     assert first.then(map_of()).source == RECORDED
     assert first.then(bare).source == bare.then(first).source == first.source
     assert first.inverse().source == first.source
-
-
-@pytest.mark.parametrize(("changes", "words"), OTHERS)
-def test_maps_of_two_models_do_not_compose(changes, words):
-    with pytest.raises(InputError, match=words.format("`other`", "this one") + r".*other\.with_source\(None\)"):
-        map_of().then(map_of(**changes))
-    assert map_of().then(map_of(**changes).with_source(None)).source == RECORDED

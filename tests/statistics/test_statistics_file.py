@@ -123,6 +123,7 @@ OBJECTNESS = "`sample_objectness` should be one finite float16 per sampled row"
         (changed(sample_objectness=np.full(4, np.inf, np.float16)), f".*{OBJECTNESS}"),
         (changed(probability_rows=None), f".*{PROBABILITY_ROWS}"),
         (changed(probability_rows=np.array([1.5])), f".*{PROBABILITY_ROWS}"),
+        (changed(probability_rows=np.array([-1.0])), f".*{PROBABILITY_ROWS}"),
         (changed(probability_rows=np.array([np.nan])), f".*{PROBABILITY_ROWS}"),
         (changed(probability_rows=np.array([15.0, 15.0])), f".*{PROBABILITY_ROWS}"),
         (changed(softmax_sum=np.ones(2)), f".*{SUM}one float64 per class"),
