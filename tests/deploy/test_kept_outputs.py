@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -9,9 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from logn.calibrators.affine import ClassAffine
 from logn.deploy.calibrate import calibrate
+from logn.deploy.fold import check_kept
 from logn.errors import InputError
 from logn.logits.layer import LogitLayer
+from logn.logits.output_check import Pass
 
 CLASSES = 5
 LAYER = LogitLayer("fc", activation="softmax")
@@ -122,3 +126,13 @@ def test_the_model_is_in_the_mode_it_was_in_and_random_numbers_stay():
     calibrate(model, iter([images()]), layer=LAYER)
     assert all(module.training for module in model.modules())
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.9e-5, True), (1.1e-5, False)])
+def test_another_output_may_move_by_rounding_alone(share, kept):
+    logits, boxes, affine = torch.rand(4, 3).double(), torch.full((4, 4), 8.0).double(), ClassAffine.identity(3)
+    before, after = (
+        Pass({"fc": [logits]}, [("logits", logits), ("boxes", boxes * factor)]) for factor in (1.0, 1.0 + share)
+    )
+    with contextlib.nullcontext() if kept else pytest.raises(InputError, match="would change the output `boxes` too"):
+        check_kept(LAYER, affine, [before], [after])
