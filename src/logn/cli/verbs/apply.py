@@ -27,8 +27,8 @@ def apply(
 ) -> None:
     """Correct a file of logits: each class times its scale plus its shift.
 
-    The output, .npy or .safetensors, has the shape and the precision of the input. Files of any
-    size are read in bounded memory and written in one atomic step.
+    The output, .npy or .safetensors, has the shape and precision of the input.
+    Files of any size are read in bounded memory and written in one atomic step.
 
     Examples:
       logn apply affine.safetensors logits.npy -o corrected.npy

@@ -36,10 +36,11 @@ def compare(
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
-    """Score any number of methods on the very same predictions, without running the model again.
+    """Score any number of methods on the same predictions; the model does not run again.
 
-    Each method is compared with the uncorrected model, none, with intervals from paired draws of
-    the images. Without --methods and statistics, the uncorrected model alone is measured.
+    Each method is compared with the uncorrected model, none, with intervals from
+    paired draws of the images. Without --methods and statistics, only the
+    uncorrected model is measured.
 
     Examples:
       logn compare predictions -d val.json -s stats.safetensors -o comparison

@@ -52,9 +52,9 @@ def correct(
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
-    The corrected model has the same inputs, outputs and speed. It is written only after it was
-    read back and proven. Without -o nothing is written: you see what would be done. --thresholds
-    adds a threshold per class, chosen on the labels of --data, so that --at acts as all of them.
+    The corrected model keeps its inputs, outputs and speed. It is written only
+    after it was proven; without -o you see what would be done. --thresholds adds
+    one per class, chosen on the labels of --data, so that --at acts as all.
 
     Examples:
       logn correct best.pt --images train/ -o corrected.pt --trust

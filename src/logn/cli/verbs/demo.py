@@ -30,10 +30,11 @@ def demo(
     train: Annotated[bool, options.option("--train", help="Train the detector first (research package).")] = False,
     json: options.Json = False,
 ) -> None:
-    """Correct a detector that comes with LogN and measure it, with the commands that you would type.
+    """Correct a detector that comes with LogN, and measure what it gains.
 
-    Draws scenes with 100 classes, from frequent to rare, runs `logn correct` on an ONNX detector
-    that was trained on them, and compares it before and after. No torch, about half a minute.
+    Draws scenes with 100 classes, from frequent to rare, and runs the commands
+    that you would type: correct an ONNX detector that was trained on such scenes,
+    and compare it before and after. No torch, about half a minute.
 
     Examples:
       logn demo

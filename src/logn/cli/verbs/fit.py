@@ -41,8 +41,9 @@ def fit(
 ) -> None:
     """Turn statistics or class counts into a correction: one scale and one shift per class.
 
-    The default method is the one that logn inspect recommends. Methods: recommended, logn (the
-    paper's), p2p, loga, norcal, fracal, iif, tau-norm, temperature.
+    The default method is the one that logn inspect recommends. Methods:
+    recommended, logn (the paper's), p2p, loga, norcal, fracal, iif, tau-norm,
+    temperature.
 
     Examples:
       logn fit stats.safetensors -o affine.safetensors

@@ -20,7 +20,7 @@ def fold(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx, .pt or Hugging Face model; not changed.")],
     output: options.Output,
     correction: Annotated[
-        Path | None, typer.Argument(metavar="[CORRECTION]", show_default=False, help="File from logn fit.")
+        Path | None, typer.Argument(metavar="CORRECTION", show_default=False, help="File from logn fit.")
     ] = None,
     thresholds: options.OptionalThresholds = None,
     at: options.At = 0.25,
@@ -34,9 +34,10 @@ def fold(
 ) -> None:
     """Write a correction, or a threshold per class, into a model: same inputs, outputs and speed.
 
-    A correction goes into ONNX files. Thresholds by class name go into .onnx, Ultralytics .pt and
-    Hugging Face models with sigmoid scores, so that the one threshold --at acts as all of them.
-    The new file is written only after it was run on random inputs and its logits were proven.
+    A correction goes into ONNX files. Thresholds by class name go into .onnx,
+    Ultralytics .pt and Hugging Face models with sigmoid scores, so that the one
+    threshold --at acts as all of them. The new file is written only after its
+    logits were proven on random inputs.
 
     Examples:
       logn fold model.onnx affine.safetensors -o corrected.onnx

@@ -36,8 +36,8 @@ def inspect(
 ) -> None:
     """Show count, mean and standard deviation of every class's logit, and what they mean.
 
-    Prints what LogN recommends for the model and which score threshold to use with it. With
-    --counts it also prints how strongly mean and spread follow the training counts.
+    Prints what LogN recommends and which score threshold to use with it. With
+    --counts it also prints how strongly mean and spread follow the counts.
 
     Examples:
       logn inspect stats.safetensors

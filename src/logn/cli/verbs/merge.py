@@ -21,8 +21,8 @@ def merge(
 ) -> None:
     """Merge statistics as if all their logits had been read in one run.
 
-    The order does not matter. Files that differ in what they describe (classes, background,
-    activation, layer, model) are refused.
+    The order does not matter. Files that differ in what they describe (classes,
+    background, activation, layer, model) are refused.
 
     Examples:
       logn merge node1.safetensors node2.safetensors -o all.safetensors

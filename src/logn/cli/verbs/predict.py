@@ -34,10 +34,11 @@ def predict(
     trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
-    """Run a trained detector once and keep its boxes and logits; logn compare scores any method on them.
+    """Run a trained detector once and keep its boxes and logits, for logn compare.
 
-    Of the annotations only the images and the class names are read. A stopped run resumes where it
-    was. Under torchrun every process writes its own part; the folder is read as one.
+    Of the annotations only the images and the class names are read. A stopped run
+    resumes where it was. Under torchrun every process writes its own part; the
+    folder is read as one.
 
     Examples:
       logn predict best.pt --trust --data data.yaml -o predictions

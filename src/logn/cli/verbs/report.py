@@ -22,8 +22,8 @@ def report(
 ) -> None:
     """Write one page that shows whether, where and why a correction helped.
 
-    The page is one HTML file that needs no network; by default it is report.html in the folder.
-    --method names the method to look at, by default the first one of the comparison.
+    The page is one HTML file that needs no network; by default it is report.html
+    in the folder. --method names the method to look at; default: the first one.
 
     Examples:
       logn report comparison

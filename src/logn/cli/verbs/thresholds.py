@@ -34,8 +34,9 @@ def thresholds(
 ) -> None:
     """Choose a score threshold for each class on labelled images.
 
-    A class's own threshold is shrunk towards the common one by as much as it is uncertain; a class
-    with too few objects keeps the common one. The numbers printed are of held-out images.
+    A class's own threshold is shrunk towards the common one by as much as it is
+    uncertain; a class with too few objects keeps the common one. The printed
+    numbers are of held-out images.
 
     Examples:
       logn thresholds results.json -d val.json -o thresholds.json
