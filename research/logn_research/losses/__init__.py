@@ -1,4 +1,4 @@
-"""Losses for long-tailed data, one file each."""
+"""Losses for long-tailed data: each is a module that takes logits and labels."""
 
 from __future__ import annotations
 
