@@ -1,6 +1,7 @@
 """The instrument from end to end on a made detector file, and the rule that chooses."""
 
 import json
+import sys
 from pathlib import Path
 
 import logn_research.strong.heads as heads
@@ -8,6 +9,8 @@ import logn_research.strong.measure as measuring
 import numpy as np
 import onnx
 import pytest
+from logn_research.evidence import thresholds
+from logn_research.pages import ROOT
 from logn_research.strong import tables
 from logn_research.strong.__main__ import app
 from logn_research.strong.features import DETECTORS, FeatureCache, PublicDetector
@@ -80,7 +83,7 @@ def run(*words):
     return found.output
 
 
-def test_features_heads_measures_and_tables(small, tmp_path):
+def test_features_heads_measures_and_tables(small, tmp_path, monkeypatch):
     made_detector(tmp_path / "made.onnx")
     made_data(tmp_path / "data")
     places = ("--data", tmp_path / "data", "--root", tmp_path / "runs")
@@ -99,6 +102,15 @@ def test_features_heads_measures_and_tables(small, tmp_path):
     assert '"chosen":' in printed
     found = json.loads((tmp_path / "all.json").read_text())["test"]["made"]["softmax-linear-random-0"]["federated"]
     assert {"none", "logn", "mean", "prior", "half prior", "norcal", "loga", "fracal", "margin -4"} <= found.keys()
+    head = tmp_path / "runs" / "made" / "heads" / "softmax-linear-random-0"
+    words = [str(head), "--data", str(tmp_path / "data"), "--bootstrap", "3", "-o", str(tmp_path / "heads.json")]
+    monkeypatch.setattr(sys, "argv", ["thresholds", *words])
+    thresholds.main()
+    measured, published = (
+        json.loads(path.read_text()) for path in (tmp_path / "heads.json", ROOT / "results" / "thresholds-heads.json")
+    )
+    assert measured["rows"][1]["goals"]["f1"].keys() == published["rows"][1]["goals"]["f1"].keys()
+    assert "| softmax-linear-random-0 | exhaustive | fppi=1 | recall |" in thresholds.head_results(measured)
 
 
 def measured(**gains):

@@ -162,7 +162,7 @@ def results(content: Mapping[str, Any]) -> str:
         for goal, numbers in row["goals"].items():
             for name in SHOWN[goal]:
                 sides = (f"{100 * numbers[side][name][0]:.1f}" for side in ("before", "after"))
-                lines.append((row["model"], row["labels"], goal, name, *sides, _change(numbers["change"][name])))
+                lines.append((row["model"], row["labels"], goal, name, *sides, _change(numbers["change"][name], name)))
     return _table(header, lines, left=4)
 
 
@@ -176,12 +176,13 @@ def head_results(content: Mapping[str, Any]) -> str:
         by_head.setdefault((row["model"], row["labels"]), {})[row["correction"]] = row["goals"]
     lines, shares = [], []
     for (head, labels), corrections in by_head.items():
-        for goal, names in SHOWN.items():
+        for goal in GOALS:
             plain, corrected = corrections["none"][goal], corrections["recommended"][goal]
             sides = (plain["change"], corrected["before, change from none"], corrected["after, change from none"])
-            for name in names:
-                first = f"{100 * plain['before'][name][0]:.1f}"
-                lines.append((head, labels, goal, name, first, *(_change(side[name]) for side in sides)))
+            for name in METRICS if goal == "f1" else METRICS[:-1]:  # with fppi=1 there is one false alarm per image
+                shown = "{:.2f}" if name == METRICS[-1] else "{:.1%}"
+                first = shown.format(plain["before"][name][0]).removesuffix("%")
+                lines.append((head, labels, goal, name, first, *(_change(side[name], name) for side in sides)))
             for correction, numbers in (("none", plain), ("recommended", corrected)):
                 cells = [f"{100 * each[split]:.1f}" for each in numbers["folded"] for split in SPLITS]
                 cells.insert(2, f"{numbers['folded'][1]['at']:.3f}")
@@ -189,9 +190,10 @@ def head_results(content: Mapping[str, Any]) -> str:
     return f"{_table(header, lines, left=4)}\n{_table(kept, shares, left=4)}"
 
 
-def _change(estimate: list[float]) -> str:
-    value, low, high = (100 * number for number in estimate)
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+def _change(estimate: list[float], name: str) -> str:
+    """A change with its interval, in percent unless it is of false alarms."""
+    number = "{:+.2f}" if name == METRICS[-1] else "{:+.1%}"
+    return f"{number} [{number}, {number}]".format(*estimate).replace("%", "")
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]], left: int) -> str:
