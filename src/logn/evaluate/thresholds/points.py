@@ -262,7 +262,7 @@ def _content(path: PathLike | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _csv_thresholds(path: PathLike) -> dict[str, Any]:
-    rows = [row for row in csv.reader(io.StringIO(Path(path).read_text("utf-8-sig"), newline="")) if row]
+    rows = [row for row in csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8-sig"), newline="")) if row]
     thresholds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         try:
