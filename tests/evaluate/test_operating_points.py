@@ -344,11 +344,9 @@ class TestOfADetector:
         with pytest.raises(logn.InputError, match=sentence):
             self.points(sigmoid_split, **options)
 
-    def test_labels_without_objects_and_scores_that_are_nan_are_refused(self):
+    def test_labels_without_objects_are_refused(self):
         with pytest.raises(logn.InputError, match="The images have no objects to choose thresholds on"):
             choose_thresholds(detections([[(0.9, False)]]), Goal("f1"))
-        with pytest.raises(logn.InputError, match="A score of class `class 0` is NaN"):
-            detections([[(np.nan, True)]])
 
 
 class TestGiven:
@@ -497,10 +495,6 @@ class TestFoldedAsTheFrameworkDecodes:
         assert folded.is_exact
         assert 0.8 < folded.kept < 1
         assert f"With one class per box {100 * folded.kept:.1f} % stays." in folded.describe()
-
-    def test_a_power_of_the_score_is_exact(self, tmp_path):
-        store, points = self.points(tmp_path, postprocessing=Postprocessing(score_power=0.5))
-        assert points.fold(0.25, store).kept == 1.0
 
     def test_columns_without_a_class_are_left_alone(self, tmp_path):
         store, points = self.points(tmp_path, class_columns=(2, 0, 1))

@@ -78,13 +78,11 @@ def fold_points(
     """What `OperatingPoints.fold` gives; `at_output` scales the class scores at the output, beside an objectness."""
     check_threshold("threshold `at`", at)
     store = _opened(points, predictions)
-    power = float(points.settings.get("score_power", 1.0))
-    # Where a score is a power of the model's own, it is compared with the power of a threshold.
-    level, thresholds = at ** (1 / power), points.thresholds ** (1 / power)
-    shifts = _log_odds(level) - _log_odds(thresholds)
+    thresholds = points.thresholds
+    shifts = _log_odds(at) - _log_odds(thresholds)
     is_softmax = points.activation == "softmax"
     if at_output:
-        folded = FoldedPoints(_whole_map(points, 0 * shifts, at), at, factors=level / thresholds)
+        folded = FoldedPoints(_whole_map(points, 0 * shifts, at), at, factors=at / thresholds)
     elif points.settings.get("objectness"):
         raise InputError(
             "No shift of the logits acts as thresholds on scores that an objectness multiplies. Save the thresholds "
@@ -95,7 +93,7 @@ def fold_points(
     elif store is None:
         raise InputError("Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store.")
     else:
-        solved = _solved(points, store, level, thresholds, shifts)
+        solved = _solved(points, store, at, thresholds, shifts)
         folded = FoldedPoints(_whole_map(points, solved, at), at, is_exact=False)
     if store is not None:
         folded = measure_folded(points, store, folded)

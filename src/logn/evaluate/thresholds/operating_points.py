@@ -147,7 +147,6 @@ def read_detections(
     limits = DecodeSettings().resolved(header)
     matched = match_detections(decode(store, affine, limits, progress=progress), truth, thresholds=overlap)
     settings = {name: getattr(limits, name) for name in DECODED} | {
-        "score_power": said.score_power,
         "objectness": header.objectness and said.objectness != "added",
         "columns": header.columns.tolist(),
         "num_columns": header.num_columns,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine
 from logn.calibrators.recommend import DEFAULT_AT
+from logn.classes.matching import listed
 from logn.errors import InputError
 from logn.files import require_file, write_text
 from logn.logits.arrays import FloatArray
@@ -35,7 +36,6 @@ DEFAULT_KEY = "default"
 LEAST_KEPT = 0.95
 # More classes than this are shown by those whose threshold moved farthest.
 MOST_ROWS = 20
-_NAMED = 5
 PathLike = str | os.PathLike[str]
 Names = Sequence[str] | None
 IntArray = npt.NDArray[np.int64]
@@ -135,7 +135,7 @@ class OperatingPoints:
         for name in given:
             if name not in names:
                 close = difflib.get_close_matches(str(name), names, 1)
-                hint = f"; did you mean `{close[0]}`?" if close else f" (it has {_listed(names)})."
+                hint = f"; did you mean `{close[0]}`?" if close else f" (it has {listed(names)})."
                 raise InputError(f"The model has no class `{name}`{hint}")
             if names.count(name) > 1:
                 raise InputError(
@@ -280,11 +280,6 @@ def _metadata(values: Mapping[str, Any] | None) -> StatisticsMetadata | None:
     return None if values is None else StatisticsMetadata.from_values(values)
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
 def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected: IntArray | None = None) -> str:
     """The classes with their thresholds, what they find on held-out images, and the notes, as text.
 
@@ -343,4 +338,4 @@ def _common_classes(points: OperatingPoints) -> list[str]:
     reasons = sorted({point.reason for point in points.points} - {""})
     groups = {why: [point.name for point in points.points if point.reason == why] for why in reasons}
     keep = f"keep the common {points.common:.3f}"
-    return [f"Classes with {why} {keep} ({len(names)}): {_listed(names)}." for why, names in groups.items()]
+    return [f"Classes with {why} {keep} ({len(names)}): {listed(names)}." for why, names in groups.items()]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError
 from logn.logits.arrays import FloatArray, sigmoid
 
 if TYPE_CHECKING:
@@ -110,11 +109,6 @@ class ScoredDetections:
     num_images: int
     class_names: tuple[str, ...]
     floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        if np.isnan(self.scores).any():
-            name = self.class_names[int(self.labels[np.isnan(self.scores)][0])]
-            raise InputError(f"A score of class `{name}` is NaN.")
 
     @classmethod
     def of(cls, matched: MatchedDetections, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
