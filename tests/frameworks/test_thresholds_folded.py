@@ -325,3 +325,18 @@ def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread, yolo_folde
             points.affine(points.common, tmp_path / "store", at_least=folded.kept + 1e-6)
     with pytest.raises(logn.InputError, match="Thresholds for a softmax are folded with predictions"):
         points.affine()
+
+
+def test_no_shift_follows_a_centerness(tmp_path):
+    """FCOS: what multiplies the scores is seen in a run, so given thresholds are not folded as shifts."""
+    pytest.importorskip("torchvision")
+    (tmp_path / "fcos.py").write_text(
+        "from torchvision.models.detection import fcos_resnet50_fpn\n"
+        "def build():\n"
+        "    options = {'weights': None, 'weights_backbone': None, 'min_size': 64, 'max_size': 96}\n"
+        f"    return fcos_resnet50_fpn(num_classes={CLASSES}, **options)\n"
+    )
+    images = [lambda: np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)] * 2
+    model, thresholds = f"{tmp_path / 'fcos.py'}:build", logn.OperatingPoints.from_thresholds(dict.fromkeys(NAMES, 0.5))
+    with pytest.raises(logn.InputError, match="No shift of the logits acts as thresholds on scores that an objectness"):
+        correct_with_thresholds(model, images, None, thresholds, method="none")

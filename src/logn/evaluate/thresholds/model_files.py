@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -18,7 +19,7 @@ from logn.calibrators.affine import ClassAffine, foreground_names
 from logn.calibrators.methods import fit
 from logn.calibrators.recommend import DEFAULT_AT, NONE, RECOMMENDED, recommend
 from logn.errors import InputError
-from logn.evaluate.models.collect import ImageSource, Model, OnnxModel, network_of
+from logn.evaluate.models.collect import ImageSource, Model, OnnxModel, as_tensor, network_of
 from logn.evaluate.models.correct import Correction, correct
 from logn.evaluate.models.fold import open_to_fold
 from logn.evaluate.models.open import choose_device, detector, move_to
@@ -29,6 +30,7 @@ from logn.evaluate.thresholds.operating_points import counts_per_class, operatin
 from logn.evaluate.thresholds.points import LEAST_KEPT, OperatingPoints
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
+from logn.logits.proposals import Postprocessing
 from logn.statistics.moments import ClassMoments
 
 
@@ -174,6 +176,8 @@ def correct_with_thresholds(
                 folded = fold(points, at, folder)
         else:
             points = _given(thresholds, correction, moments[0], at, os.fspath(model))
+            if not isinstance(source, OnnxModel):
+                points = replace(points, settings={**points.settings, "objectness": _has_objectness(model, options)})
             folded = fold(points, at, None)
         if isinstance(source, OnnxModel):
             source.class_factors = folded.factors
@@ -198,6 +202,16 @@ def _detector(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Any:
     names = ("trust", "like", "size", "class_names", "activation", "background", "tensor")
     opened = detector(model, **{name: options[name] for name in names if options.get(name) is not None})
     return move_to(opened, str(choose_device(options.get("device", "auto")))) if network_of(opened) else opened
+
+
+def _has_objectness(model: str | os.PathLike[str], options: Mapping[str, Any]) -> bool:
+    """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
+    with contextlib.suppress(InputError):  # a classifier
+        source = _detector(model, options)
+        (example,) = source.propose([as_tensor(np.zeros((64, 64, 3), np.uint8))])
+        kind = getattr(source, "postprocessing", None) or Postprocessing()
+        return example.objectness is not None and kind.objectness != "added"
+    return False
 
 
 def _given(
