@@ -179,7 +179,7 @@ def head_results(content: Mapping[str, Any]) -> str:
         for goal in GOALS:
             plain, corrected = corrections["none"][goal], corrections["recommended"][goal]
             sides = (plain["change"], corrected["before, change from none"], corrected["after, change from none"])
-            for name in METRICS if goal == "f1" else METRICS[:-1]:  # with fppi=1 there is one false alarm per image
+            for name in (*SHOWN[goal], *METRICS[-1:]) if goal == "f1" else SHOWN[goal]:
                 shown = "{:.2f}" if name == METRICS[-1] else "{:.1%}"
                 first = shown.format(plain["before"][name][0]).removesuffix("%")
                 lines.append((head, labels, goal, name, first, *(_change(side[name], name) for side in sides)))
