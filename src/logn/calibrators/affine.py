@@ -209,7 +209,7 @@ class ClassAffine:
 
     @classmethod
     def identity(cls, num_columns: int, background: int | None = None) -> ClassAffine:
-        """The map that changes nothing, of so many columns, the background included."""
+        """The map that changes nothing; `num_columns` includes the background."""
         return cls(np.ones(num_columns), np.zeros(num_columns), background, method="none")
 
     @classmethod

@@ -109,7 +109,7 @@ class LogitNormalizer:
         return self.fit(logits, y).transform(logits)
 
     def inverse_transform(self, logits: ArrayT) -> ArrayT:
-        """The logits whose correction `logits` are."""
+        """Undo the correction."""
         rows = self._to_transform(logits)
         original: ArrayT = self.affine_.inverse()(rows)
         return original

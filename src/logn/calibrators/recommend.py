@@ -105,7 +105,7 @@ def recommend(
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
 ) -> Recommendation:
-    """What we recommend for the model that the statistics are of.
+    """Recommend a correction for the model that the statistics were recorded from.
 
     An objectness counts where it is recorded: ONNX files, and sources of proposals without a torch model.
 

@@ -102,14 +102,14 @@ def attach(
     allow_refold: bool = False,
     allow_mismatch: bool = False,
 ) -> AttachedMap:
-    """Map the class logits of `model` from now on, without changing its weights.
+    """Correct the class logits of `model` from now on, without changing its weights.
 
-    The map is a forward hook on the modules of `layer`: it goes with copies of the model, is differentiable, and
-    survives tracing, exports and `torch.compile` (what is compiled already is compiled again).
+    The correction is a forward hook on the modules of `layer`. It is copied with the model, is differentiable, and
+    works with tracing, exports and `torch.compile`.
 
-    It is not part of the state dict, so checkpoints of any kind (`save_pretrained` and Lightning's too) are without it;
-    `state_dict()` warns about that. Fold the map (`logn.fold`) to save it with the weights, or save it next to
-    them (`affine.save`) and attach it again. Only `torch.save(model)`, which pickles the whole model, takes it along.
+    It is not part of the state dict, so no checkpoint holds it (nor `save_pretrained`, nor Lightning); `state_dict()`
+    warns about that. To save it with the weights, use `logn.fold`; or save it beside them (`affine.save`) and attach it
+    again. Only `torch.save(model)`, which pickles the whole model, includes it.
 
     Args:
         model: A torch module.

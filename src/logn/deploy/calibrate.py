@@ -78,15 +78,15 @@ def calibrate(
 ) -> Calibration:
     """Correct `model` with one pass over unlabelled training images.
 
-    The pass runs in evaluation mode and without gradients; afterwards every module is in the mode it was in. Under
-    torch.distributed each process brings its own part of the images, and all end with the same map.
+    The pass runs in evaluation mode and without gradients; afterwards every module is back in its mode. Under
+    torch.distributed each process brings its own part of the images, and all end with the same correction.
 
-    In the first forward pass a classifier's layer is compared with what the model returns, and an activation that the
-    model applies itself is seen. Where neither that nor `layer` tells it, it is recorded as unknown, not as a softmax;
-    say activation="sigmoid" in `layer` for a multi-label model that returns logits.
+    The first forward pass of a classifier compares its layer with the output of the model and detects an activation
+    there. If the model returns logits, the activation is recorded as unknown: pass
+    `layer=logn.LogitLayer(..., activation="sigmoid")` for a multi-label model.
 
-    By default the correction is what `logn.recommend` says, which changes nothing where there is little to correct; the
-    paper's equations are `method="logn"`.
+    By default the correction is that of `logn.recommend`, which changes nothing if there is little to correct;
+    `method="logn"` applies the paper's equations.
 
     Args:
         model: A torch module.

@@ -50,16 +50,15 @@ def fold(
     allow_refold: bool = False,
     allow_mismatch: bool = False,
 ) -> None:
-    """Write `affine` into the weights and biases of `layer`, in place; the model's speed and state dict keys stay.
+    """Write `affine` into the weights and biases of `layer`, in place; speed and state dict keys stay the same.
 
-    A layer without a bias takes a map that only scales; a shift is refused there, since weights with a bias would no
-    longer load into the model's own class. The arithmetic is float64, rounded once to the precision of the weights. All
-    modules are tried out on random input before any is changed, so that a layer which does not follow its weights (a
-    cosine head normalises them) is refused and the model left as it was. A module that is there under several names is
-    folded once; a weight tied to a module outside `layer` is given to the layer as its own copy first, with a warning.
+    The arithmetic is float64, rounded once to the precision of the weights. Every module is checked on random input
+    before any is changed. Raises InputError for a layer that does not follow its weights (a cosine head normalises
+    them), and for a shift of a layer without a bias, whose new weights would no longer load into the model's own class.
+    A weight tied to a module outside `layer` is copied for the layer first, with a warning.
 
-    Folding once more is refused: in this process by a note on the module, and wherever `affine` holds a fingerprint of
-    the weights it was made for. Weights that were saved and loaded elsewhere do not say that they hold a map.
+    Folding twice is refused in the same process, and wherever `affine` holds a fingerprint of the weights it was made
+    for. Weights that were saved and loaded elsewhere do not show that they hold a correction.
 
     Args:
         model: A torch module.

@@ -263,7 +263,7 @@ class Preset:
         postprocessing: From proposals to detections.
         start: Columns before the classes, where raw outputs hold box, objectness and classes; None for separate ones.
         activation: What follows the class logits where the graph ends with them; None where that is not known.
-        background: Place of the background column: None, 0 or -1.
+        background: Index of the background column: None, 0 or -1.
     """
 
     preprocessing: Preprocessing

@@ -41,16 +41,16 @@ only_looking: ContextVar[bool] = ContextVar("logn_only_looking", default=False)
 
 @dataclass(frozen=True)
 class LogitLayer:
-    """The modules whose output are the class logits, just before the activation.
+    """The modules that output the class logits, just before the activation.
 
-    Statistics are taken, and maps are attached and folded, at the very output of these modules.
+    Statistics are recorded, and corrections attached or folded, at the output of these modules.
 
     Args:
         path: Path of the module as in `model.named_modules()`; several for a detector with one module per level
             (SSD) or per stage (Cascade R-CNN).
-        background: Place of the background (or no-object) column: None, 0 or -1.
-        activation: What the model applies to the logits: "softmax", "sigmoid", or None where that is not known.
-            `logn.record` sees it for itself where the model's forward pass applies it.
+        background: Index of the background (or no-object) column: None, 0 or -1.
+        activation: What the model applies to the logits: "softmax", "sigmoid", or None if unknown. `logn.record`
+            detects it if the model applies it in its forward pass.
         class_axis: Axis of the output that holds the classes; read from the module by default: -1 for a Linear, 1 for
             a convolution.
         anchors: How many anchors share a location. The channels are then `anchor * num_columns + class`. One number,
@@ -62,8 +62,8 @@ class LogitLayer:
             path's stage, from 0 on, where a stage has several modules (the levels of YOLO's two heads).
         unused: Columns that the model has but never trains, such as column 0 of torchvision's RetinaNet; they must
             not take part in the correction.
-        extra_columns: How many columns at the end are no classes, such as the objectness pair of the Seesaw loss;
-            they are neither recorded nor mapped, and `num_columns` does not count them.
+        extra_columns: Number of columns at the end that are not classes, such as the objectness pair of the Seesaw
+            loss; they are neither recorded nor corrected, and `num_columns` does not count them.
         final_only: Which part of the output the prediction uses, where a decoder predicts after each of its layers:
             None (all of it), "call" (the last call of a forward pass) or "slice" (the last along axis 0). Only that
             part is recorded; the map applies to all of it, which changes no prediction.

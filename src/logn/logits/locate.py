@@ -58,10 +58,10 @@ TRIAL_SIDES = (224, 64, 32, 28, 299)
 def locate_logits(model: nn.Module, num_columns: int | None = None, *, inputs: Any = None) -> LogitLayer:
     """Find where `model` gives its class logits.
 
-    Knows the detectors of torchvision, MMDetection, Detectron2, Hugging Face's transformers and Ultralytics, RF-DETR,
-    timm's models, and models that say it themselves in an attribute `logit_layer`. Any other classifier is run, on
-    `inputs` or on random images: its layer is the one whose output it returns. Nothing is guessed from names or from
-    the order of the layers. Wrappers of torch (data parallel, compiled) are looked through.
+    Supports detectors of torchvision, MMDetection, Detectron2, transformers, Ultralytics and RF-DETR, timm models, and
+    any model with an attribute `logit_layer`. Other classifiers are run once, on `inputs` or on random images, to find
+    the layer whose output they return. Nothing is guessed from the names or the order of layers. DataParallel and
+    compiled models are unwrapped.
 
     Args:
         model: A torch module.

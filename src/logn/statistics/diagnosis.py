@@ -215,7 +215,7 @@ def sanity_checks(moments: ClassMoments, *, background: int | str | None = "reco
 
     Args:
         moments: The statistics.
-        background: Place of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
 
     Example:
         >>> moments = ClassMoments(6, sample_rows=100)

@@ -32,7 +32,7 @@ class StatisticsMetadata:
 
     Args:
         class_names: Name of every column, in order.
-        background: Place of the background column: None, 0 or -1.
+        background: Index of the background column: None, 0 or -1.
         activation: What the model applies to the logits: "softmax" or "sigmoid".
         layer: Path of the layer whose output was recorded.
         population: Which samples were recorded: test proposals, sampled RoIs, all anchors, queries, images. The
@@ -224,7 +224,7 @@ class ClassMoments:
             self._probabilities.update(whole[:, : self.num_columns], self.metadata.activations, weights)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
-        """Add what `other` has seen, in place, and return self; statistics of different things are refused."""
+        """Add the statistics of `other`, in place, and return self; those of another model or layer are refused."""
         self._merge_samples_and_probabilities(other, seen=self._has_rows)
         self._sums.totals = self._sums.totals.merged(other._sums.totals)
         return self
@@ -266,7 +266,7 @@ class ClassMoments:
         return merged[0]
 
     def new_part(self) -> ClassMoments:
-        """Empty statistics of the same kind, to be merged into these; rows that would find no place are not sampled.
+        """Empty statistics of the same kind, to be merged into these; rows that cannot enter the sample are not kept.
 
         Example:
             >>> moments = ClassMoments(2, sample_rows=8)

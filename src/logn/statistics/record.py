@@ -51,30 +51,27 @@ def record(
 ) -> Iterator[Any]:
     """Record the class logits of all forward passes inside the `with` block.
 
-    What is recorded is what leaves the modules of `layer` themselves, before any map that is attached to them. Every
-    call of a module is one batch. Nothing about the model changes, and the hooks are gone after the block, also after
-    an error (what torch.compile has compiled is compiled again). Run the model in `eval()` mode and, to save memory,
-    under `torch.inference_mode()`: in training mode other samples pass through a detector's head, and a warning says
-    so.
+    Records the outputs of the modules of `layer` themselves, before any attached correction. The model does not change,
+    and the hooks are removed when the block ends, also after an error. Run the model in `eval()` mode and, to save
+    memory, under `torch.inference_mode()`; in training mode a detector's head sees other samples, so LogN warns.
 
-    In the first forward pass the logits of a classifier are compared with what the model returns. Where that is an
-    activation of them (softmax, sigmoid), the statistics say so; where it is not made of them alone, has a temperature,
-    or is another activation than `layer` says, the pass is refused. Outputs without logits (a detector's boxes) are not
-    compared. A forward hook of yours that changes what leaves the layer is refused too.
+    The first forward pass of a classifier compares the recorded logits with the output of the model. A softmax or
+    sigmoid of them is noted in the statistics. Raises InputError if the output has other inputs, a temperature or
+    another activation than `layer`, or if a forward hook of yours changes the output of the layer. Outputs without
+    logits, such as the boxes of a detector, are not compared.
 
-    Under torch.distributed every process ends with the exact statistics of all processes. Until the block ends each
-    has its own, and all of them must come to its end.
+    Under torch.distributed every process ends with the exact statistics of all processes, so all of them must reach the
+    end of the block.
 
     Args:
         model: A torch module.
         layer: Where the logits are (`logn.locate_logits`), or the path of their module.
         sample_rows: How many rows to keep as a sample, for matching thresholds; by default 4096, or as many
             as fit into 4 MiB.
-        mean_probability: Whether to keep the mean probability of each class, which `logn.prior2posterior` needs; beside
-            the model it costs next to nothing.
+        mean_probability: Whether to keep the mean probability of each class, which `logn.recommend` needs.
         nonfinite: "error" refuses NaN and infinity and names the class, "skip" leaves them out and counts them.
         class_names: Name of each column, the background included, for the record.
-        fingerprint: Whether to digest the weights, so that statistics of different models never merge.
+        fingerprint: Whether to hash the weights, so that statistics of different models never merge.
         across_processes: Whether to merge over torch.distributed when the block ends.
         check_output: Whether to compare the logits with what the model returns.
 

@@ -110,13 +110,13 @@ def record_onnx(
         num_columns: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
-        background: Place of the background column: 0 or -1; by default what `like` says, else none.
+        background: Index of the background column: 0 or -1; by default what `like` says, else none.
         class_names: Name of each column, for the record, or a file of them.
         population: What a row of logits stands for, for the record.
         max_images: Take at most this many of the images, spread evenly over the folder or the list.
         batch_size: Images per run, where the model leaves it open.
         provider: Where the model runs, by onnxruntime's name.
-        unreadable: Takes up the images that cannot be read, with the reasons. They are left out; without it a warning
+        unreadable: Filled with the images that cannot be read, and why. They are left out; without it a warning
             names them.
         progress: Called with the number of images after each run.
         options: Further arguments of `logn.ClassMoments`: `sample_rows` (4096), `nonfinite`, `mean_probability`.

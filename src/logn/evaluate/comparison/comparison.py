@@ -286,7 +286,7 @@ class Comparison:
         return self.rows[1]
 
     def verdict(self, name: str | None = None) -> str:
-        """Say in a sentence or two what a method changes; by default the first one after the uncorrected model."""
+        """Summarise in a sentence or two what a method changes; by default the first after the uncorrected model."""
         from logn.evaluate.comparison.tables import describe_method
 
         if len(self.rows) == 1:

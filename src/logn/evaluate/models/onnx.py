@@ -78,7 +78,7 @@ class OnnxDetector:
         size: Height and width of the input, if the file leaves it open.
         class_names: Name of each class, or a file of them; by default what the file says.
         activation: "softmax" or "sigmoid", where the graph ends with the logits.
-        background: Place of the background column: 0 or -1; by default what `like` says, else none.
+        background: Index of the background column: 0 or -1; by default what `like` says, else none.
         tensor: Name of the tensor that holds the logits, or several, where the search finds several.
         provider: Where the model runs, by onnxruntime's name.
     """
