@@ -28,7 +28,7 @@ OTHER_COLUMNS = {
 }
 # What the verdict is about, and what to call it.
 VERDICTS = {
-    DETECTION: {name: name for name in ("APr", "APc", "APf", "AP")},
+    DETECTION: {RECALL: "recall", **{name: name for name in ("APr", "APc", "APf", "AP")}},
     CLASSIFICATION: {
         "few": "few-shot accuracy",
         "medium": "medium-shot accuracy",
@@ -245,7 +245,7 @@ def describe_changes(name: str, differences: Mapping[str, Interval]) -> str:
         >>> describe_changes("logn", {"APf": Interval(-0.028, -0.038, -0.018)})
         'logn lowers APf by 2.8 [1.8, 3.8].'
         >>> describe_changes("logn", {"AP": Interval(0.0002, 0.0001, 0.0003)})
-        'logn makes no clear difference; no clear change in AP (+0.0 [0.0, 0.0]).'
+        'logn makes no clear difference in AP (+0.0 [0.0, 0.0]).'
         >>> describe_changes("logn", {"AP": Interval(0.01, float("nan"), float("nan"))})
         'logn changes AP by +1.0, without intervals to say how sure that is.'
     """
@@ -267,7 +267,9 @@ def describe_changes(name: str, differences: Mapping[str, Interval]) -> str:
         if metric not in clear_ones
     ]
     verbs = [f"{verb} {join_words(amounts)}" for verb, amounts in (("raises", raised), ("lowers", lowered)) if amounts]
-    clear = f"{name} {' and '.join(verbs)}" if verbs else f"{name} makes no clear difference"
+    if not verbs:
+        return f"{name} makes no clear difference in {join_words(unclear)}."
+    clear = f"{name} {' and '.join(verbs)}"
     return f"{clear}; no clear change in {join_words(unclear)}." if unclear else f"{clear}."
 
 
