@@ -21,7 +21,7 @@ from logn.evaluate.models.correct import correct as correct
 from logn.evaluate.models.open import detector as detector
 from logn.evaluate.store.predict import predict as predict
 from logn.evaluate.store.store import PredictionStore as PredictionStore
-from logn.evaluate.thresholds.operating_points import operating_points as operating_points
+from logn.evaluate.thresholds.choose import operating_points as operating_points
 from logn.evaluate.thresholds.points import OperatingPoints as OperatingPoints
 from logn.logits.layer import LogitLayer as LogitLayer
 from logn.logits.locate import locate_logits as locate_logits

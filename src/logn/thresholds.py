@@ -12,11 +12,10 @@ Example:
 """
 
 from logn.evaluate.thresholds.choose import Goal as Goal
-from logn.evaluate.thresholds.fold import FoldedPoints as FoldedPoints
+from logn.evaluate.thresholds.choose import operating_points as operating_points
 from logn.evaluate.thresholds.model_files import FoldedModel as FoldedModel
-from logn.evaluate.thresholds.model_files import ModelThresholds as ModelThresholds
 from logn.evaluate.thresholds.model_files import correct_with_thresholds as correct_with_thresholds
 from logn.evaluate.thresholds.model_files import fold_thresholds as fold_thresholds
-from logn.evaluate.thresholds.operating_points import operating_points as operating_points
 from logn.evaluate.thresholds.points import ClassPoint as ClassPoint
+from logn.evaluate.thresholds.points import FoldedPoints as FoldedPoints
 from logn.evaluate.thresholds.points import OperatingPoints as OperatingPoints

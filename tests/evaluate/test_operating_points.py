@@ -13,8 +13,8 @@ from logn.calibrators.affine import ClassAffine
 from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.evaluate.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.evaluate.thresholds.fold import agreement, fold_points, shifted_scores, solve_shifts
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
+from logn.evaluate.thresholds.solve import agreement, shifted_scores, solve_shifts
 from logn.logits.arrays import sigmoid
 from logn.logits.proposals import Postprocessing, Proposals
 
@@ -231,7 +231,7 @@ def test_own_thresholds_are_better_on_held_out_folds(seed, classes, images, draw
     if not len(scored.object_labels):
         return
     chosen = choose_thresholds(scored, Goal("f1"), num_bootstrap=draws, seed=seed)
-    right = np.array([one.right.sum() for one in scored.by_class])
+    right = np.bincount(scored.labels[scored.right], minlength=classes)
     assert (chosen.weights[right < 5] == 0).all()
     if draws:
         return  # the folds are shrunk too
@@ -482,7 +482,7 @@ class TestFoldedAsTheFrameworkDecodes:
         ):
             points.affine(0.25, store)
         for at in (0.05, 0.6):
-            folded = fold_points(points, at, store, 0.0, at_output=True)
+            folded = points.fold(at, store, at_output=True)
             assert (folded.is_exact, folded.kept) == (True, 1.0)
             assert 0.8 < folded.agnostic <= 1
             assert folded.affine == ClassAffine.identity(4)

@@ -224,7 +224,7 @@ class TestModelFiles:
     def test_an_ultralytics_file_takes_thresholds(self, name, file, tmp_path):
         source, out = file(name), tmp_path / "out.pt"
         done = fold_thresholds(source, self.given, out, at=AT, trust=True)
-        assert done.points.class_names == NAMES
+        assert done.folded.points.class_names == NAMES
         before, after = self.logits(source), self.logits(out)
         shifts = np.log(AT / (1 - AT)) - self.odds
         np.testing.assert_allclose(after, before + shifts, atol=2e-3)  # of weights in half precision
@@ -268,13 +268,13 @@ class TestModelFiles:
         options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", "trust": True}
         done, chosen = correct_with_thresholds(source, tmp_path / "images" / "val", out, "f1", at=AT, **options)
         assert done.output == out
-        assert chosen.folded.is_exact
-        assert chosen.folded.kept == 1.0
+        assert chosen.is_exact
+        assert chosen.kept == 1.0
         assert chosen.points.correction is not None
         found = [sum(getattr(point, name) for point in chosen.points.points) for name in ("found", "found_before")]
         assert max(found) > 0
         affine = logn.ClassAffine.load(tmp_path / "out.affine.safetensors")
-        assert affine == chosen.folded.affine
+        assert affine == chosen.affine
         before, after = self.logits(source), self.logits(out)
         np.testing.assert_allclose(after, affine(before), atol=1e-2, rtol=1e-2)
 

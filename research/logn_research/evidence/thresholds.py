@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,7 @@ from logn.calibrators.recommend import DEFAULT_AT
 from logn.evaluate.models.onnx import OnnxDetector
 from logn.evaluate.store.predict import predict
 from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet
-from logn.evaluate.thresholds.fold import fold_points, measure_folded
-from logn.evaluate.thresholds.operating_points import ReadDetections, read_detections
+from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
 from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints
 from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
 from logn.files import write_text
@@ -74,12 +73,12 @@ def rows_of(model: str, data: Path, work: Path, num_bootstrap: int) -> Iterator[
     for labels, suffix in LABELS.items():
         uncorrected: dict[str, Values] = {}
         for correction, affine in corrections_of(model).items():
-            dev, test = (
+            (dev, how), (test, _) = (
                 read_detections(stores[split], data / f"{split}{suffix}.json", affine, allow_missing_classes=True)
                 for split in SPLITS
             )
-            chosen = {goal: choose_thresholds(dev.scored, Goal.parse(goal), num_bootstrap=100) for goal in GOALS}
-            sides = measured(test.scored, chosen, num_bootstrap)
+            chosen = {goal: choose_thresholds(dev, Goal.parse(goal), num_bootstrap=100) for goal in GOALS}
+            sides = measured(test, chosen, num_bootstrap)
             goals = {}
             for goal, (before, after) in sides.items():
                 first = uncorrected.setdefault(goal, before)
@@ -93,7 +92,7 @@ def rows_of(model: str, data: Path, work: Path, num_bootstrap: int) -> Iterator[
                     goals[goal]["before, change from none"] = estimates(before, first)
                     goals[goal]["after, change from none"] = estimates(after, first)
                 if "=" not in model:
-                    goals[goal]["folded"] = folded(dev, chosen[goal], goal, affine, stores)
+                    goals[goal]["folded"] = folded(how, dev.class_names, chosen[goal], goal, stores)
             yield {"model": name, "labels": labels, "correction": correction, "goals": goals}
 
 
@@ -132,22 +131,15 @@ def estimates(values: Values, against: Values | None = None) -> dict[str, list[f
 
 
 def folded(
-    dev: ReadDetections, chosen: ChosenThresholds, goal: str, affine: ClassAffine | None, stores: Mapping[str, Path]
+    how: OperatingPoints, names: Sequence[str], chosen: ChosenThresholds, goal: str, stores: Mapping[str, Path]
 ) -> list[dict[str, float]]:
     """What one threshold keeps of what the thresholds per class keep: solved on dev, counted on dev and on test."""
-    rows = zip(dev.truth.class_names, chosen.thresholds.tolist(), strict=True)
-    points = OperatingPoints(
-        tuple(ClassPoint(*row) for row in rows),
-        goal=goal,
-        common=chosen.common,
-        correction=affine,
-        source=dev.source,
-        settings=dev.settings,
-    )
+    rows = zip(names, chosen.thresholds.tolist(), strict=True)
+    points = replace(how, points=tuple(ClassPoint(*row) for row in rows), goal=goal, common=chosen.common)
     shares = []
     for at in (DEFAULT_AT, chosen.common):
-        on_dev = fold_points(points, at, stores["dev"], 0.0, at_output=bool(dev.settings["objectness"]))
-        on_test = measure_folded(points, PredictionStore(stores["test"]), on_dev)
+        on_dev = points.fold(at, stores["dev"], at_least=0.0, at_output=bool(how.settings["objectness"]))
+        on_test = on_dev.measured(PredictionStore(stores["test"]))
         shares.append(
             {name: round(value, 4) for name, value in (("at", at), ("dev", on_dev.kept), ("test", on_test.kept))}
         )

@@ -23,7 +23,7 @@ from logn.report.commands import HOW_IT_RUNS, corrected_name, free_name
 
 if TYPE_CHECKING:
     from logn.evaluate.models.correct import Correction, ScoreChange
-    from logn.thresholds import ModelThresholds
+    from logn.thresholds import FoldedPoints
 
 # The width of a line where there is no terminal.
 WIDTH = 100
@@ -80,7 +80,7 @@ def correct(
         "like": like,
         "size": options.parse_size(size),
     }
-    shipped: ModelThresholds | None = None
+    shipped: FoldedPoints | None = None
     with progress("Collecting", len(chosen)) as advance:
         if thresholds is None:
             done = run(model, chosen, output, progress=advance, **given)
@@ -102,22 +102,22 @@ def correct(
         _print_thresholds(done, shipped)
 
 
-def _print_thresholds(done: Correction, shipped: ModelThresholds) -> None:
+def _print_thresholds(done: Correction, shipped: FoldedPoints) -> None:
     """The table of all states, what one threshold keeps, and which one to use."""
     from logn.evaluate.thresholds.points import write_points
 
     echo("")
     is_corrected = shipped.points.correction is not None
     echo(write_points(shipped.points, text_style(), shipped.uncorrected if is_corrected else None))
-    print_text(shipped.folded.describe())
+    print_text(shipped.describe())
     if done.output is None:
         _print_next(done, None, None)
     else:
-        echo(f"Keep using {shipped.folded.at:g}: it now acts as your per-class thresholds.")
+        echo(f"Keep using {shipped.at:g}: it now acts as your per-class thresholds.")
 
 
 def _lines(
-    done: Correction, *, asked: bool, verbose: bool, shipped: ModelThresholds | None = None
+    done: Correction, *, asked: bool, verbose: bool, shipped: FoldedPoints | None = None
 ) -> Iterator[tuple[str, str]]:
     """What was found and done: a label and a text for each line."""
     recorded = done.moments[0].metadata

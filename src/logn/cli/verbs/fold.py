@@ -82,15 +82,15 @@ def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_j
     done = fold_thresholds(model, thresholds, output, at=at, overwrite=True, **given)
     if as_json:
         numbers = {"largest_difference": done.largest_difference, "rows": done.rows}
-        named = dict(zip(done.points.class_names, done.points.thresholds.tolist(), strict=True))
-        print_json({"output": output, "at": done.points.at, "thresholds": named, "layer": done.layer, **numbers})
+        named = dict(zip(done.folded.points.class_names, done.folded.points.thresholds.tolist(), strict=True))
+        print_json({"output": output, "at": done.folded.points.at, "thresholds": named, "layer": done.layer, **numbers})
         return
     echo(
         f"{output}: a threshold per class is in {options.listed(done.layer.split(', '), 1)}, proven on "
         f"{count_of(done.rows, 'row')} of logits (largest difference {done.largest_difference:.2g})."
     )
     print_text(done.folded.describe())
-    echo(f"Keep using {done.points.at:g}: it now acts as your per-class thresholds.")
+    echo(f"Keep using {done.folded.points.at:g}: it now acts as your per-class thresholds.")
 
 
 def _check_kind(model: Path) -> None:

@@ -44,7 +44,7 @@ def thresholds(
       logn thresholds predictions -d val.json --at 0.4 --affine map.safetensors
     """
     options.refuse_model(predictions, "predictions", "predict", "--data", "val.json", "-o", "predictions")
-    from logn.evaluate.thresholds.operating_points import operating_points
+    from logn.evaluate.thresholds.choose import operating_points
     from logn.evaluate.thresholds.points import write_points
 
     inputs = (data, statistics, counts)

@@ -1,4 +1,4 @@
-"""Choosing a threshold per class for a goal.
+"""Choosing a threshold per class for a goal: the predictions of a detector with labels in, operating points out.
 
 Each class's own threshold is shrunk towards the common one by as much as it is uncertain, and kept only where it is
 better than the common one on held-out folds of the images.
@@ -10,14 +10,24 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.calibrators.affine import ClassAffine, LogitFacts, with_background_name
+from logn.calibrators.recommend import DEFAULT_AT
 from logn.errors import InputError
-from logn.evaluate.thresholds.scores import Array, Bools, ClassSums, Draws, Ints, ScoredDetections, logit, ratio
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.detection.ground_truth import read_results, truth_of_predictions
+from logn.evaluate.detection.matching import match_detections
+from logn.evaluate.store.store import PredictionStore, is_store
+from logn.evaluate.thresholds.points import DECODED, ClassPoint, OperatingPoints, check_threshold
+from logn.evaluate.thresholds.scores import Bools, ClassSums, Draws, Ints, ScoredDetections, logit, measure, shares
 from logn.logits.arrays import FloatArray, sigmoid
+from logn.logits.proposals import Postprocessing
+from logn.statistics.moments import StatisticsMetadata
 
 F1, PRECISION, RECALL, FALSE_ALARMS = "f1", "precision", "recall", "fppi"
 GOALS = "f1, precision=0.9, recall=0.8 or fppi=1 (false alarms per image)"
@@ -31,6 +41,7 @@ REPEATS = 4
 # Why a class has the common threshold.
 NO_OBJECTS, TOO_FEW = "no objects in these images", f"fewer than {FEWEST} right detections"
 UNREACHED, NO_BETTER = "no threshold that reaches the goal", "no better threshold on held-out images"
+BEST_SINGLE, PER_CLASS = "best single threshold", "per class"
 # What a false alarm may cost in objects found, in logarithms; beyond it nothing changes any more.
 _PRICES = (-16.0, 16.0)
 # How far thresholds move together to meet a goal, in logits.
@@ -77,7 +88,7 @@ class Goal:
     def __str__(self) -> str:
         return F1 if self.kind == F1 else f"{self.kind}={self.value:g}"
 
-    def allows(self, alarms: Array, images: Array) -> Bools:
+    def allows(self, alarms: Ints, images: Ints) -> Bools:
         """Whether as many false alarms are within `fppi`."""
         within: Bools = alarms <= self.value * images + 1e-9
         return within
@@ -105,6 +116,152 @@ class ChosenThresholds:
     reasons: tuple[str, ...]
 
 
+def operating_points(
+    predictions: Any,
+    labels: Any,
+    goal: str | Goal = "f1",
+    affine: ClassAffine | None = None,
+    *,
+    at: float = DEFAULT_AT,
+    num_bootstrap: int = 200,
+    **reading: Any,
+) -> OperatingPoints:
+    """Choose a score threshold for each class of a detector.
+
+    Each class's own threshold is shrunk towards the common one by as much as it is uncertain. A class keeps the common
+    threshold where it has too few objects, or where its own is no better on held-out images. The numbers of the result
+    are held out too: those of each half of the images, with thresholds chosen on the other half.
+
+    Args:
+        predictions: What `logn predict` wrote (a path or a `logn.PredictionStore`), or a COCO results file of any tool.
+        labels: Ground truth of the same images: COCO, LVIS, YOLO or VOC.
+        goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" (false alarms per image) over all classes.
+        affine: A correction that comes before the thresholds; only with a store.
+        at: The threshold that the model is used with, before and after.
+        num_bootstrap: Draws of images for shrinking and for intervals; 0 for neither.
+        reading: How detections are read, rarely needed: `iou` (0.5), from which overlap a detection is right; `style`,
+            "lvis" for federated labels, "coco" where every class is annotated in every image, "auto" by default;
+            `allow_missing_classes`, to leave out classes that the predictions do not have; `progress`, called with the
+            number of images decoded.
+
+    Example:
+        >>> import json, tempfile
+        >>> images = range(40)
+        >>> labels = {"images": [{"id": n} for n in images], "categories": [{"id": 1, "name": "car"}],
+        ...     "annotations": [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [0, 0, 9, 9]} for n in images]}
+        >>> results = [{"image_id": n, "category_id": 1, "bbox": box, "score": score} for n in images
+        ...     for box, score in (([0, 0, 9, 9], 0.2 + n / 100), ([20, 0, 9, 9], 0.1))]
+        >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        ...     _ = file.write(json.dumps(results)), file.flush()
+        ...     points = operating_points(file.name, labels)
+        >>> bool(0.1 < points.thresholds[0] < 0.2), points.points[0].found_before, points.points[0].found
+        (True, 35, 40)
+    """
+    wanted = goal if isinstance(goal, Goal) else Goal.parse(goal)
+    check_threshold("threshold `at`", at)
+    if num_bootstrap < 0:
+        raise InputError(f"Expected `num_bootstrap` to be at least 0, but got {num_bootstrap}.")
+    scored, how = read_detections(predictions, labels, affine, **reading)
+    chosen = choose_thresholds(scored, wanted, num_bootstrap=num_bootstrap)
+    single, per_class, note = _held_out(scored, chosen, wanted, num_bootstrap)
+    levels = {f"{at:g} for all classes": np.full(len(single), at), BEST_SINGLE: single, PER_CLASS: per_class}
+    # Scores of 0 and 1: a threshold of one half keeps what these thresholds keep.
+    kept = {name: replace(scored, scores=(scored.scores >= level).astype(np.float64)) for name, level in levels.items()}
+    before, _, after = (np.array(Draws.once(decided).at(0.5))[:, :, 0] for decided in kept.values())
+    columns = (chosen.thresholds, scored.objects_per_class, *after, *before)
+    rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
+    return replace(
+        how,
+        points=tuple(ClassPoint(*row) for row in rows),
+        at=at,
+        goal=str(wanted),
+        common=chosen.common,
+        summary={name: _summary(decided, num_bootstrap) for name, decided in kept.items()},
+        notes=(note, *how.notes),
+    )
+
+
+def read_detections(
+    predictions: Any,
+    labels: Any,
+    affine: ClassAffine | None = None,
+    *,
+    iou: float = 0.5,
+    progress: Callable[[int], object] | None = None,
+    **kinds: Any,
+) -> tuple[ScoredDetections, OperatingPoints]:
+    """The detections of a store or a results file with what is right, and how they were read, as points of no class.
+
+    The arguments are those of `operating_points`.
+    """
+    if not 0 < iou <= 1:
+        raise InputError(f"Expected `iou` to be above 0 and at most 1, but got {iou:g}.")
+    source, settings = None, {}
+    if is_store(predictions):
+        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+        truth = truth_of_predictions(labels, store, **kinds)
+        header, said = store.header, store.header.postprocessing or Postprocessing()
+        # A model may know more classes than the labels: then the names of its columns are unknown.
+        names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
+        fingerprint = header.metadata.get("fingerprint")
+        source = StatisticsMetadata(names, header.background, header.activation, fingerprint=fingerprint)
+        if affine is not None:
+            facts = header.num_columns, header.background, header.class_names, header.activation
+            affine.check_fits(LogitFacts("the predictions", *facts))
+        limits = DecodeSettings().resolved(header)
+        detections, floor = decode(store, affine, limits, progress=progress), limits.score_threshold
+        settings = {name: getattr(limits, name) for name in DECODED} | {
+            "objectness": header.objectness and said.objectness != "added",
+            "columns": header.columns.tolist(),
+            "num_columns": header.num_columns,
+        }
+    elif affine is not None:
+        raise InputError(f"`{predictions}` has no logits to correct: pass a folder of `logn predict`.")
+    else:
+        truth = truth_of_predictions(labels, **kinds)
+        detections = read_results(predictions, truth)
+        floor = float(detections.scores.min(initial=1.0))
+    matched = match_detections(detections, truth, thresholds=np.array([iou]))
+    settings |= {"labels": truth.style, "images": truth.num_images}
+    federated = "False alarms count only in images where the labels say whether the class is there."
+    notes = tuple(filter(None, (truth.note, federated if truth.style == "lvis" else "")))
+    how = OperatingPoints((), correction=affine, source=source, settings=settings, notes=notes)
+    return ScoredDetections.of(matched, truth, floor), how
+
+
+def _held_out(
+    scored: ScoredDetections, chosen: ChosenThresholds, goal: Goal, num_bootstrap: int
+) -> tuple[FloatArray, FloatArray, str]:
+    """For each detection the best single threshold and that of its class, chosen on the other half of the images."""
+    half = np.random.default_rng(0).permutation(scored.num_images) % 2 == 0
+    if len(np.unique(half[scored.object_images])) < 2:
+        note = "Too few images to hold some out: the numbers are of the images that the thresholds were chosen on."
+        return np.full(len(scored.labels), chosen.common), chosen.thresholds[scored.labels], note
+    single, per_class = np.empty((2, len(scored.labels)))
+    for part in (half, ~half):
+        other = choose_thresholds(scored.part(~part), goal, num_bootstrap=num_bootstrap)
+        inside = part[scored.images]
+        single[inside], per_class[inside] = other.common, other.thresholds[scored.labels[inside]]
+    note = (
+        f"Numbers are held out: each half of the {scored.num_images:,} images with what was chosen on the other half. "
+        "The thresholds themselves are chosen on all images."
+    )
+    return single, per_class, note
+
+
+def _summary(decided: ScoredDetections, num_bootstrap: int) -> dict[str, list[float]]:
+    """The metrics of the detections whose score is 1, with 95 % intervals over draws of images."""
+    draws = itertools.chain([Draws.once(decided)], Draws.bootstrap(decided, num_bootstrap, 0))
+    parts = [measure(draw, 0.5) for draw in draws]
+    estimates = {}
+    for name in parts[0]:
+        values = np.concatenate([part[name] for part in parts])
+        drawn = values[1:][~np.isnan(values[1:])]
+        ends = np.quantile(drawn, [0.025, 0.975]).tolist() if len(drawn) > 1 else []
+        estimates[name] = [float(values[0]), *ends]
+    return estimates
+
+
 def choose_thresholds(
     detections: ScoredDetections, goal: Goal, *, num_bootstrap: int = 200, seed: int = 0
 ) -> ChosenThresholds:
@@ -124,7 +281,7 @@ def choose_thresholds(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
         spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
-    hits = np.array([scores.right.sum() for scores in detections.by_class])
+    hits = np.bincount(detections.labels[detections.right], minlength=detections.num_classes)
     weights = _weights(common, own, spread, hits)[:, 0]
     better = _better_on_held_out(detections, goal, spread, hits, seed)
     weights = np.where(better, weights, 0.0)
@@ -136,7 +293,7 @@ def choose_thresholds(
 def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
     """The common threshold `(B,)` and that of each class `(F, B)`, NaN where a class cannot meet the goal."""
     common = _of_one(draws.pooled, goal, draws.images)
-    fallback = draws.pooled.scores.thresholds[-1 if goal.kind == RECALL else 0]
+    fallback = draws.pooled.thresholds[-1 if goal.kind == RECALL else 0]
     common = np.where(np.isnan(common), fallback, common)
     if goal.is_joint:
         return common, _allotted(draws, goal)
@@ -144,9 +301,9 @@ def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
     return common, np.array(own).reshape(len(own), draws.size)
 
 
-def _of_one(sums: ClassSums, goal: Goal, images: Array) -> FloatArray:
+def _of_one(sums: ClassSums, goal: Goal, images: Ints) -> FloatArray:
     """The threshold `(B,)` of one class, or of all as one; NaN where the goal cannot be met."""
-    levels, objects = sums.scores.levels, sums.objects
+    levels, objects = sums.levels, sums.objects
     hits, alarms = sums.hits[levels], sums.alarms[levels]
     if goal.kind == F1:
         value = hits / np.maximum(objects + hits + alarms, 1)
@@ -160,7 +317,7 @@ def _of_one(sums: ClassSums, goal: Goal, images: Array) -> FloatArray:
         else:
             allowed = goal.allows(alarms, images)
         met, place = allowed.any(axis=0), len(allowed) - 1 - allowed[::-1].argmax(axis=0)  # the lowest that is allowed
-    return np.where(met, sums.scores.thresholds[place], np.nan)
+    return np.where(met, sums.thresholds[place], np.nan)
 
 
 def _allotted(draws: Draws, goal: Goal) -> FloatArray:
@@ -169,10 +326,10 @@ def _allotted(draws: Draws, goal: Goal) -> FloatArray:
     At a price of a false alarm in objects, each class takes the level with the most objects less the price of its false
     alarms: a corner of the concave hull of its curve. The lowest price that the goal allows is found by bisection.
     """
-    counts = [(sums.hits[sums.scores.levels], sums.alarms[sums.scores.levels]) for sums in draws.classes]
+    counts = [(sums.hits[sums.levels], sums.alarms[sums.levels]) for sums in draws.classes]
     columns = np.arange(draws.size)
 
-    def taken(price: FloatArray) -> list[Array]:
+    def taken(price: FloatArray) -> list[Ints]:
         return [(hits - np.exp(price) * alarms).argmax(axis=0) for hits, alarms in counts]
 
     def allowed(price: FloatArray) -> Bools:
@@ -180,7 +337,7 @@ def _allotted(draws: Draws, goal: Goal) -> FloatArray:
         return goal.allows(np.asarray(np.sum(alarms, axis=0, dtype=np.int64)), draws.images)
 
     picked = zip(draws.classes, taken(_least(_PRICES, draws.size, allowed)), strict=True)
-    return np.array([sums.scores.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
+    return np.array([sums.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
 
 
 def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draws, goal: Goal) -> FloatArray:
@@ -253,13 +410,10 @@ def _better_on_held_out(
 
 def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: Ints) -> FloatArray:
     """`(F,)` how good thresholds are; higher is better."""
-    if goal.kind == F1:
-        return np.nan_to_num(ratio(2 * hits, hits + alarms + objects))
-    if goal.kind == PRECISION:
-        return -np.abs(np.nan_to_num(ratio(hits, hits + alarms)) - goal.value)
-    if goal.kind == RECALL:
-        return -np.abs(np.nan_to_num(ratio(hits, objects)) - goal.value)
-    return hits
+    if goal.is_joint:
+        return hits
+    share = np.nan_to_num(shares(hits, alarms, objects)["F1" if goal.kind == F1 else goal.kind])
+    return share if goal.kind == F1 else -np.abs(share - goal.value)
 
 
 def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) -> tuple[str, ...]:
@@ -269,11 +423,10 @@ def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) ->
 
 
 def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hits: Ints) -> FloatArray:
-    """`(F, B)` weight of each own threshold: 0 with too few right detections, 1 for the others without draws."""
+    """`(F, 1)` weight of each own threshold: 0 with too few right detections, 1 for the others without draws."""
     weights = np.where(np.isfinite(own), 1.0, 0.0)
     if spread is not None:
-        pairs = zip(logit(own).T, logit(common), strict=True)
-        weights = np.stack([shrinkage_weights(*pair, spread, hits)[0] for pair in pairs], axis=1)
+        weights = shrinkage_weights(logit(own[:, 0]), float(logit(common[0])), spread, hits)[0][:, None]
     return np.where((hits >= FEWEST)[:, None], weights, 0.0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import tempfile
@@ -13,21 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logn.calibrators.affine import ClassAffine, foreground_names
 from logn.calibrators.methods import fit
-from logn.calibrators.recommend import DEFAULT_AT, NONE, RECOMMENDED, recommend
+from logn.calibrators.recommend import DEFAULT_AT, NONE, RECOMMENDED
 from logn.errors import InputError
 from logn.evaluate.models.collect import ImageSource, Model, OnnxModel, as_tensor, network_of
 from logn.evaluate.models.correct import Correction, correct
 from logn.evaluate.models.fold import open_to_fold
 from logn.evaluate.models.open import choose_device, detector, move_to
 from logn.evaluate.store.predict import predict
-from logn.evaluate.thresholds.choose import Goal
-from logn.evaluate.thresholds.fold import FoldedPoints, fold_points
-from logn.evaluate.thresholds.operating_points import counts_per_class, operating_points, read_detections
-from logn.evaluate.thresholds.points import LEAST_KEPT, OperatingPoints
+from logn.evaluate.thresholds.choose import Goal, operating_points, read_detections
+from logn.evaluate.thresholds.points import FoldedPoints, OperatingPoints
+from logn.evaluate.thresholds.scores import Draws
 from logn.files import check_new
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Postprocessing
@@ -40,15 +37,13 @@ class FoldedModel:
 
     Args:
         output: The model that was written.
-        points: The threshold of each class.
-        folded: What was folded, which says what stays and what changes.
+        folded: The thresholds that were folded, and what stays and what changes.
         layer: The class layer.
         largest_difference: Largest distance of the new logits from what they should be.
         rows: How many rows of logits were compared.
     """
 
     output: Path
-    points: OperatingPoints
     folded: FoldedPoints
     layer: str
     largest_difference: float
@@ -61,8 +56,6 @@ def fold_thresholds(
     output: str | os.PathLike[str],
     *,
     at: float | None = None,
-    class_names: Sequence[str] | str | os.PathLike[str] | None = None,
-    tensor: Sequence[str] | None = None,
     overwrite: bool = False,
     **hints: Any,
 ) -> FoldedModel:
@@ -77,16 +70,16 @@ def fold_thresholds(
             not named have `at`, or the threshold of the key "default".
         output: The model to write, of the same kind.
         at: The one threshold that acts as all of them; by default what `thresholds` says, else 0.25.
-        class_names: ONNX files that do not name their classes: the names, or a file with one per line.
-        tensor: ONNX: the tensors that hold the logits, where the search finds several.
         overwrite: Replace the output.
-        hints: How to open other models: `trust`, `device`.
+        hints: How to open the model. ONNX: `class_names`, a sequence or a file with one per line, where the file does
+            not name its classes; `tensor`, the tensors that hold the logits, where the search finds several. Other
+            models: `trust`, `device`.
     """
     name, target = os.fspath(model), Path(output)
     if not target.absolute().parent.is_dir():
         raise InputError(f"There is no folder `{target.parent}` to write `{target.name}` to.")
     check_new(target, overwrite=overwrite)
-    file = open_to_fold(name, class_names, tensor, **hints)
+    file = open_to_fold(name, **hints)
     if file.activation != "sigmoid":
         raise InputError(
             f"`{name}` ends in a softmax, whose thresholds need labelled images: "
@@ -97,8 +90,8 @@ def fold_thresholds(
         raise InputError(
             f"`{name}` does not name its {file.num_classes} classes: pass `class_names` (`--class-names`)."
         )
-    folded = fold_points(points, points.at, None, 0.0, at_output=file.has_objectness)
-    return FoldedModel(target, points, folded, file.layer, *file.write(folded.affine, target, folded.factors))
+    folded = points.fold(at_output=file.has_objectness)
+    return FoldedModel(target, folded, file.layer, *file.write(folded.affine, target, folded.factors))
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
@@ -113,21 +106,6 @@ def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | N
     return points
 
 
-@dataclass(frozen=True)
-class ModelThresholds:
-    """Thresholds that went into a model with its correction.
-
-    Args:
-        points: The thresholds after the correction; their `found_before` is of the corrected model at `at`.
-        folded: The map that was folded, with the share of detections that it keeps.
-        uncorrected: Objects found and false alarms `(2, F)` of the model as it was, at `at`; None for given thresholds.
-    """
-
-    points: OperatingPoints
-    folded: FoldedPoints
-    uncorrected: npt.NDArray[np.int64] | None = None
-
-
 def correct_with_thresholds(
     model: str | os.PathLike[str],
     images: ImageSource,
@@ -139,7 +117,7 @@ def correct_with_thresholds(
     at: float = DEFAULT_AT,
     method: str | ClassAffine = RECOMMENDED,
     **options: Any,
-) -> tuple[Correction, ModelThresholds]:
+) -> tuple[Correction, FoldedPoints]:
     """Correct a model as `logn.correct` does, and fold a threshold per class with the correction.
 
     Args:
@@ -159,29 +137,28 @@ def correct_with_thresholds(
         raise InputError("Thresholds are chosen on labelled images: pass `labels` (`--data`).")
     if is_goal:
         Goal.parse(thresholds)
-    made: list[ModelThresholds] = []
+    made: list[FoldedPoints] = []
 
     def add_thresholds(source: Model, moments: Sequence[ClassMoments]) -> ClassAffine:
         if len(moments) > 1:
             raise InputError(f"The model has {len(moments)} sets of class logits; thresholds fit a model with one.")
         correction = _correction(method, moments[0], at)
         at_output = isinstance(source, OnnxModel) and moments[0].sample_objectness is not None
-        uncorrected, fold = None, functools.partial(fold_points, at_output=at_output, at_least=LEAST_KEPT)
         if is_goal:
             with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
                 predict(_detector(model, options), labels, folder, images=label_images)
                 points = operating_points(folder, labels, thresholds, correction, at=at, allow_missing_classes=True)
-                plain = read_detections(folder, labels, allow_missing_classes=True).scored
-                uncorrected = np.array(counts_per_class(plain, plain.scores >= at))
-                folded = fold(points, at, folder)
+                plain, _ = read_detections(folder, labels, allow_missing_classes=True)
+                counts = np.array(Draws.once(plain).at(at))[:, :, 0]
+                folded = replace(points.fold(at, folder, at_output=at_output), uncorrected=counts)
         else:
             points = _given(thresholds, correction, moments[0], at, os.fspath(model))
             if not isinstance(source, OnnxModel):
                 points = replace(points, settings={**points.settings, "objectness": _has_objectness(model, options)})
-            folded = fold(points, at, None)
+            folded = points.fold(at, at_output=at_output)
         if isinstance(source, OnnxModel):
             source.class_factors = folded.factors
-        made.append(ModelThresholds(points, folded, uncorrected))
+        made.append(folded)
         return folded.affine
 
     done = correct(model, images, output, method=add_thresholds, at=at, **options)
@@ -192,10 +169,9 @@ def _correction(method: str | ClassAffine, moments: ClassMoments, at: float) -> 
     """The correction before the thresholds; None where there is little to correct."""
     if isinstance(method, ClassAffine):
         return method
-    if method != RECOMMENDED:
-        return None if method == NONE else fit(method, moments)
-    recommendation = recommend(moments, threshold=at)
-    return None if recommendation.method == NONE else recommendation.fit(moments)
+    threshold: dict[str, Any] = {"threshold": at} if method == RECOMMENDED else {}
+    affine = fit(method, moments, **threshold)
+    return None if affine.method == NONE else affine
 
 
 def _detector(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Any:

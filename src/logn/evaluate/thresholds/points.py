@@ -1,4 +1,8 @@
-"""OperatingPoints: a score threshold per class, with what it finds, and the map that folds it into a model."""
+"""OperatingPoints: a score threshold per class, with what it finds, and the map that folds it into a model.
+
+For sigmoids the map is a shift of each logit, with an objectness in an ONNX file a factor of each class score at the
+output; both are exact. For a softmax the shifts are solved on predictions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,20 +24,26 @@ from logn.calibrators.affine import ClassAffine
 from logn.calibrators.recommend import DEFAULT_AT
 from logn.classes.matching import listed
 from logn.errors import InputError
+from logn.evaluate.decode.decoder import DecodeSettings, decode
+from logn.evaluate.store.store import PredictionStore
+from logn.evaluate.thresholds.solve import agreement, log_odds, shifted_scores, solve_shifts
 from logn.files import require_file, write_text
-from logn.logits.arrays import FloatArray
+from logn.logits.arrays import FloatArray, sigmoid
 from logn.statistics.moments import StatisticsMetadata
 from logn.strict_json import parse_json, plain_values
 from logn.table import USUAL, TextStyle, write_table
-
-if TYPE_CHECKING:
-    from logn.evaluate.thresholds.fold import FoldedPoints
 
 FILE_FORMAT = "logn.operating_points"
 FILE_SCHEMA = 2
 DEFAULT_KEY = "default"
 # Of the detections that thresholds per class keep, one threshold must keep this share.
 LEAST_KEPT = 0.95
+# Settings of the decoder that the points depend on.
+DECODED = ("nms", "nms_iou", "multi_label", "max_detections", "min_box_size")
+# Numbers in the rows that shifts are solved on.
+MOST_NUMBERS = 30_000_000
+# Rows whose scores come within this factor of a threshold may change sides while shifts are solved.
+_NEAR = 0.25
 # More classes than this are shown by those whose threshold moved farthest.
 MOST_ROWS = 20
 PathLike = str | os.PathLike[str]
@@ -158,6 +168,11 @@ class OperatingPoints:
         """`(F,)` names."""
         return tuple(point.name for point in self.points)
 
+    @property
+    def columns(self) -> list[int]:
+        """`(F,)` the column of the logits of each class."""
+        return list(self.settings.get("columns", range(len(self.points))))
+
     def affine(self, at: float | None = None, predictions: Any = None, *, at_least: float = LEAST_KEPT) -> ClassAffine:
         """The map after which the one threshold `at` keeps what the thresholds per class keep, the correction included.
 
@@ -169,11 +184,46 @@ class OperatingPoints:
         """
         return self.fold(at, predictions, at_least=at_least).affine
 
-    def fold(self, at: float | None = None, predictions: Any = None, *, at_least: float = LEAST_KEPT) -> FoldedPoints:
-        """What `affine` gives, with the shares of detections that stay."""
-        from logn.evaluate.thresholds.fold import fold_points
+    def fold(
+        self,
+        at: float | None = None,
+        predictions: Any = None,
+        *,
+        at_least: float = LEAST_KEPT,
+        at_output: bool = False,
+    ) -> FoldedPoints:
+        """What `affine` gives, with the shares of detections that stay.
 
-        return fold_points(self, self.at if at is None else at, predictions, at_least)
+        `at_output` scales the class scores at the output of a model instead, which is exact beside an objectness.
+        """
+        at = check_threshold("threshold `at`", self.at if at is None else at)
+        store = None if predictions is None else _opened(self, predictions)
+        shifts, factors = log_odds(at) - log_odds(self.thresholds), None
+        is_softmax = self.activation == "softmax"
+        if at_output:
+            shifts, factors = 0 * shifts, at / self.thresholds
+        elif self.settings.get("objectness"):
+            raise InputError(
+                "No shift of the logits acts as thresholds on scores that an objectness multiplies. Save the "
+                "thresholds and fold them into an ONNX file: `logn fold MODEL.onnx --thresholds FILE`."
+            )
+        elif is_softmax:
+            if store is None:
+                raise InputError(
+                    "Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store."
+                )
+            shifts = _solved(self, store, at, shifts)
+        folded = FoldedPoints(self, _whole_map(self, shifts, at), at, at_output or not is_softmax, factors)
+        if store is not None:
+            folded = folded.measured(store)
+        if is_softmax and folded.kept < at_least:
+            nearer = "" if self.common is None else f" (`at`) nearer to the common one, {self.common:.3g}"
+            raise InputError(
+                f"With a softmax, one threshold of {at:g} keeps {100 * folded.kept:.1f} % of what the thresholds per "
+                f"class keep, less than {100 * at_least:.0f} %: choose a threshold{nearer}, or apply the thresholds "
+                "per class to the detections."
+            )
+        return folded
 
     def __str__(self) -> str:
         return write_points(self)
@@ -207,7 +257,12 @@ class OperatingPoints:
                 f"`{path}` has schema {schema!r}; this version reads {FILE_SCHEMA}. Choose the thresholds again."
             )
         try:
-            points = cls.from_dict(content)
+            values = {item.name: content[item.name] for item in fields(cls)}
+            values["points"] = tuple(ClassPoint(**point) for point in values["points"])
+            values["source"], values["notes"] = _metadata(values["source"]), tuple(values["notes"])
+            if (first := values["correction"]) is not None:
+                values["correction"] = ClassAffine(**{**first, "source": _metadata(first["source"])})
+            points = cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"`{path}` is a damaged file of thresholds: {error}.") from error
         return points if at is None else replace(points, at=at)
@@ -217,15 +272,118 @@ class OperatingPoints:
         plain: dict[str, Any] = plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)})
         return plain
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> OperatingPoints:
-        """Read what `to_dict` gave."""
-        values = {item.name: content[item.name] for item in fields(cls)}
-        values["points"] = tuple(ClassPoint(**point) for point in values["points"])
-        values["source"], values["notes"] = _metadata(values["source"]), tuple(values["notes"])
-        if (first := values["correction"]) is not None:
-            values["correction"] = ClassAffine(**{**first, "source": _metadata(first["source"])})
-        return cls(**values)
+
+@dataclass(frozen=True, eq=False)
+class FoldedPoints:
+    """A map, with the share of what thresholds per class keep that one threshold keeps too; NaN where not measured.
+
+    Args:
+        points: The thresholds.
+        affine: Their correction, then the shifts.
+        at: The one threshold.
+        is_exact: Whether the fold is exact by construction.
+        factors: `(F,)` of the class scores at the output of a model with an objectness; None where the shifts do it.
+        kept: Of the detections that either keeps, those that both keep, with NMS within classes and no cap.
+        capped: The same with the cap per image that the points were chosen with.
+        agnostic: The same with class-agnostic NMS.
+        uncorrected: Objects found and false alarms `(2, F)` at `at` without the correction; None where not counted.
+    """
+
+    points: OperatingPoints
+    affine: ClassAffine
+    at: float
+    is_exact: bool
+    factors: FloatArray | None = None
+    kept: float = math.nan
+    capped: float = math.nan
+    agnostic: float = math.nan
+    uncorrected: IntArray | None = None
+
+    def describe(self) -> str:
+        """What stays and what changes."""
+        if self.is_exact:
+            text = f"One threshold, {self.at:g}, acts exactly as the thresholds per class."
+        else:
+            text = f"One threshold, {self.at:g}, keeps {100 * self.kept:.1f} % of what the thresholds per class keep."
+        if self.factors is not None:
+            text += " Since the model has an objectness, its class scores are scaled at the output"
+            text += " and may exceed 1." if self.factors.max() > 1 else "."
+        if self.is_exact and self.kept < 1:
+            text += f" With one class per box {100 * self.kept:.1f} % stays."
+        if math.isnan(self.capped):
+            return f"{text} Class-agnostic NMS and a cap per image compare classes, so they may choose differently."
+        shares = f"{100 * self.capped:.1f} % stays, with class-agnostic NMS {100 * self.agnostic:.1f} %"
+        return f"{text} With the cap per image {shares}."
+
+    def measured(self, store: PredictionStore) -> FoldedPoints:
+        """The same with the shares that stay on these predictions."""
+        chosen = self.points.settings
+        settings = DecodeSettings(**{name: chosen[name] for name in DECODED if name in chosen})
+        uncapped = replace(settings, max_detections=None)
+        ways = (uncapped, settings, replace(uncapped, nms="class-agnostic"))
+        kept, capped, agnostic = (self._share(store, way) for way in ways)
+        return replace(self, kept=kept, capped=capped, agnostic=agnostic)
+
+    def _share(self, store: PredictionStore, settings: DecodeSettings) -> float:
+        """Of the detections that either way keeps, those that both keep."""
+        floor = float(self.points.thresholds.min()) * (1 - 1e-6)
+        plain = decode(store, self.points.correction, replace(settings, score_threshold=floor))
+        plain = plain.take(plain.scores.astype(np.float64) >= self.points.thresholds[plain.labels])
+        columns = self.points.columns
+        # A common factor changes no decision, and keeps the scores below 1.
+        factors = np.ones(1) if self.factors is None else self.factors
+        limits = replace(settings, score_threshold=self.at / float(factors.max()))
+
+        def scaled(logits: Any) -> Any:
+            mapped = self.affine(logits)
+            mapped[:, columns] = log_odds(sigmoid(mapped[:, columns]) * factors / factors.max())
+            return mapped
+
+        one = decode(store, self.affine if self.factors is None else scaled, limits)
+        left, right = (
+            set(zip(kept.image_index.tolist(), kept.proposal.tolist(), kept.labels.tolist(), strict=True))
+            for kept in (plain, one)
+        )
+        return len(left & right) / len(left | right) if left or right else 1.0
+
+
+def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore:
+    """The store, whose classes must be those of the points."""
+    store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+    names = store.header.class_names
+    if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
+        raise InputError(f"The predictions in `{store.path}` and the thresholds are of different classes.")
+    return store
+
+
+def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassAffine:
+    whole = np.zeros(points.settings.get("num_columns", len(shifts)))
+    whole[points.columns] = shifts
+    source = points.source or StatisticsMetadata(points.class_names, activation=points.activation)
+    settings = {"goal": points.goal, "at": at}
+    after = ClassAffine(np.ones(len(whole)), whole, source.background, "thresholds", settings, source)
+    return after if points.correction is None else points.correction.then(after)
+
+
+def _solved(points: OperatingPoints, store: PredictionStore, at: float, start: FloatArray) -> FloatArray:
+    """Shifts `(F,)`, solved on rows near a threshold, now or after the first shifts; of very many, on some images."""
+    columns, thresholds = points.columns, points.thresholds
+    parts, size = [np.empty((0, store.num_columns))], 0
+    for index in np.random.default_rng(0).permutation(len(store)).tolist():
+        logits = np.asarray(store[index].logits, np.float64)
+        logits = logits if points.correction is None else points.correction(logits)
+        near = (shifted_scores(logits, columns, 0.0) >= _NEAR * thresholds) | (
+            shifted_scores(logits, columns, start) >= _NEAR * at
+        )
+        parts.append(logits[near.any(axis=1)])
+        size += parts[-1].size
+        if size > MOST_NUMBERS:
+            break
+    rows = np.concatenate(parts)
+    wanted = shifted_scores(rows, columns, 0.0) >= thresholds
+    # Beside a background the formula for sigmoids is nearly right; without one a common shift does nothing.
+    solved = [solve_shifts(rows, columns, wanted, at, first) for first in (start, np.zeros_like(start))]
+    return max(solved, key=lambda shifts: agreement(wanted, shifted_scores(rows, columns, shifts) >= at))
 
 
 def check_threshold(what: str, value: Any) -> float:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.evaluate.detection.ground_truth import GroundTruth
+from logn.evaluate.detection.matching import MatchedDetections
+from logn.evaluate.thresholds.solve import log_odds
 from logn.logits.arrays import FloatArray, sigmoid
-
-if TYPE_CHECKING:
-    from logn.evaluate.detection.ground_truth import GroundTruth
-    from logn.evaluate.detection.matching import MatchedDetections
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -34,52 +33,8 @@ def logit(probability: npt.ArrayLike) -> FloatArray:
         >>> logit([0.5, 0.0, 1.0]).tolist()
         [0.0, -16.0, 16.0]
     """
-    values = np.asarray(probability, np.float64)
-    with np.errstate(divide="ignore"):
-        odds: FloatArray = np.log(values) - np.log1p(-values)
+    odds: FloatArray = log_odds(np.asarray(probability, np.float64))
     return odds.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
-
-
-@dataclass(frozen=True, eq=False)
-class ClassScores:
-    """The detections of one class, highest score first.
-
-    Args:
-        scores: `(D,)` scores.
-        images: `(D,)` their images.
-        right: `(D,)` whether each found an object.
-        wrong: `(D,)` whether each is a false alarm; one that is neither does not count.
-        objects: `(G,)` images of the objects to find.
-        floor: Lower scores were not looked at.
-
-    Example:
-        >>> right = np.array([True, False, True])
-        >>> one = ClassScores(np.array([0.9, 0.6, 0.2]), np.arange(3), right, ~right, np.arange(2))
-        >>> one.levels.tolist(), one.thresholds.round(2).tolist()
-        ([0, 1, 3], [0.96, 0.79, 0.08])
-    """
-
-    scores: FloatArray
-    images: Ints
-    right: Bools
-    wrong: Bools
-    objects: Ints
-    floor: float = 0.0
-
-    @cached_property
-    def levels(self) -> npt.NDArray[np.intp]:
-        """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
-        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
-        runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
-        return np.concatenate([[0], ends[runs] + 1])
-
-    @cached_property
-    def thresholds(self) -> FloatArray:
-        """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
-        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
-        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
-        bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
-        return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,53 +97,64 @@ class ScoredDetections:
         )
 
     @cached_property
-    def by_class(self) -> tuple[ClassScores, ...]:
-        """The detections of each class."""
-        groups = [
-            np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=self.num_classes))[:-1])
-            for labels in (self.labels, self.object_labels)
-        ]
-        return tuple(self._sorted(rows, objects) for rows, objects in zip(*groups, strict=True))
+    def by_class(self) -> list[tuple[Array, Array]]:
+        """Of each class the positions of its detections, highest score first, and of its objects."""
+        orders = np.lexsort((-self.scores, self.labels)), np.argsort(self.object_labels, kind="stable")
+        counts = (np.bincount(labels, minlength=self.num_classes) for labels in (self.labels, self.object_labels))
+        groups = (np.split(order, np.cumsum(count)[:-1]) for order, count in zip(orders, counts, strict=True))
+        return list(zip(*groups, strict=True))
 
     @cached_property
-    def pooled(self) -> ClassScores:
-        """All detections as if there were one class."""
-        return self._sorted(np.arange(len(self.labels)), np.arange(len(self.object_labels)))
-
-    def _sorted(self, rows: Array, objects: Array) -> ClassScores:
-        rows = rows[np.argsort(-self.scores[rows], kind="stable")]
-        images = self.object_images[objects]
-        return ClassScores(self.scores[rows], self.images[rows], self.right[rows], self.wrong[rows], images, self.floor)
+    def pooled(self) -> ScoredDetections:
+        """All classes as if they were one."""
+        labels, objects = np.zeros_like(self.labels), np.zeros_like(self.object_labels)
+        return replace(self, labels=labels, object_labels=objects, class_names=("all classes",))
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSums:
-    """One class over several draws of images: running sums down its scores.
+    """The detections of one class, highest score first, with running sums over several draws of images.
 
     Args:
-        scores: The class.
+        scores: `(D,)` scores.
+        right: `(D,)` whether each found an object.
         hits: `(D + 1, B)` right detections among the first ones.
         alarms: `(D + 1, B)` false alarms among them.
-        objects: `(B,)` objects.
+        objects: `(B,)` objects to find.
+        floor: Lower scores were not looked at.
+
+    Example:
+        >>> hits, alarms = np.array([[0, 1, 1, 2]]).T, np.array([[0, 0, 1, 1]]).T
+        >>> car = ClassSums(np.array([0.9, 0.6, 0.2]), np.array([True, False, True]), hits, alarms, np.array([2]))
+        >>> car.levels.tolist(), car.thresholds.round(2).tolist()
+        ([0, 1, 3], [0.96, 0.79, 0.08])
     """
 
-    scores: ClassScores
+    scores: FloatArray
+    right: Bools
     hits: Array
     alarms: Array
     objects: Array
+    floor: float = 0.0
 
-    @classmethod
-    def of(cls, scores: ClassScores, weights: Array) -> ClassSums:
-        """Sum up the draws `(I, B)`."""
-        drawn = weights[scores.images]
-        hits, alarms = np.zeros((2, len(drawn) + 1, weights.shape[1]), np.int32)
-        np.cumsum(drawn * scores.right[:, None], axis=0, out=hits[1:])
-        np.cumsum(drawn * scores.wrong[:, None], axis=0, out=alarms[1:])
-        return cls(scores, hits, alarms, weights[scores.objects].sum(axis=0, dtype=np.int64))
+    @cached_property
+    def levels(self) -> npt.NDArray[np.intp]:
+        """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
+        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
+        runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
+        return np.concatenate([[0], ends[runs] + 1])
+
+    @cached_property
+    def thresholds(self) -> FloatArray:
+        """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
+        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
+        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
+        bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
+        return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
 
     def at(self, thresholds: FloatArray) -> tuple[Array, Array]:
         """Hits and false alarms `(B,)` of each draw at its own threshold."""
-        kept = np.searchsorted(-self.scores.scores, -thresholds, side="right")
+        kept = np.searchsorted(-self.scores, -thresholds, side="right")
         draws = np.arange(self.hits.shape[1])
         return self.hits[kept, draws], self.alarms[kept, draws]
 
@@ -221,14 +187,23 @@ class Draws:
             yield cls(detections, np.ascontiguousarray(weights[:, first : first + at_once]))
 
     @cached_property
-    def classes(self) -> tuple[ClassSums, ...]:
+    def classes(self) -> list[ClassSums]:
         """Each class."""
-        return tuple(ClassSums.of(scores, self.weights) for scores in self.detections.by_class)
+        return [self._summed(*positions) for positions in self.detections.by_class]
 
     @cached_property
     def pooled(self) -> ClassSums:
         """All classes as if they were one."""
-        return ClassSums.of(self.detections.pooled, self.weights)
+        return Draws(self.detections.pooled, self.weights).classes[0]
+
+    def _summed(self, rows: Array, objects: Array) -> ClassSums:
+        detections = self.detections
+        right, wrong, drawn = detections.right[rows], detections.wrong[rows], self.weights[detections.images[rows]]
+        hits, alarms = np.zeros((2, len(rows) + 1, self.size), np.int32)
+        np.cumsum(drawn * right[:, None], axis=0, out=hits[1:])
+        np.cumsum(drawn * wrong[:, None], axis=0, out=alarms[1:])
+        number = self.weights[detections.object_images[objects]].sum(axis=0, dtype=np.int64)
+        return ClassSums(detections.scores[rows], right, hits, alarms, number, detections.floor)
 
     @property
     def size(self) -> int:
@@ -261,14 +236,15 @@ def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
     hits, alarms = draws.at(thresholds)
     objects, present = draws.objects, draws.objects > 0
     totals = [counts.sum(axis=0) for counts in (hits, alarms, objects)]
-    found = _shares(*totals) | {"false alarms per image": ratio(totals[1], draws.images)}
-    for name, values in _shares(hits, alarms, objects).items():
+    found = shares(*totals) | {"false alarms per image": ratio(totals[1], draws.images)}
+    for name, values in shares(hits, alarms, objects).items():
         counted = present & ~np.isnan(values)
         found[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
     return found
 
 
-def _shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
+def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
+    """Precision, recall and F1; NaN where nothing was kept, or nothing is to be found."""
     kept = hits + alarms
     return {"precision": ratio(hits, kept), "recall": ratio(hits, objects), "F1": ratio(2 * hits, kept + objects)}
 
