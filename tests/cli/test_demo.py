@@ -12,7 +12,7 @@ from logn.cli.verbs import demo as verb
 from logn.demo.problem import alphabet, draw_problem, plan, training_counts
 from logn.evaluate.comparison.comparison import Comparison
 
-IMAGES = {"train": 40, "test": 30}
+IMAGES = {"train": 12, "test": 30}
 AP_OF_30_SCENES = 44.24
 
 

@@ -113,7 +113,7 @@ def made_street(tmp_path_factory):
     """What `examples/drawn_yolo.py` draws and trains, with the labels and Ultralytics' own detections as COCO files."""
     ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
     folder, example = tmp_path_factory.mktemp("street"), runpy.run_path(str(ROOT / "examples" / "drawn_yolo.py"))
-    example["make"](folder)
+    example["make"](folder, images=64, steps=40)
     size, paths = example["SIZE"], sorted((folder / "images" / "val").iterdir())
     images = [{"id": n, "width": size, "height": size} for n in range(len(paths))]
     truth, results = [], []
@@ -194,8 +194,8 @@ def few_scenes(monkeypatch):
     pytest.importorskip("onnxruntime")
     from logn.cli.verbs import demo
 
-    monkeypatch.setattr(demo, "TRAINING_IMAGES", 16)
-    monkeypatch.setattr(demo, "TEST_IMAGES", 12)
+    monkeypatch.setattr(demo, "TRAINING_IMAGES", 8)
+    monkeypatch.setattr(demo, "TEST_IMAGES", 8)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ TIMM = {
     "poolformer_s12": ("head.fc", 64, {}),
     "mobilevit_xxs": ("head.fc", 64, {}),
     "maxvit_rmlp_pico_rw_256": ("head.fc", 64, {"img_size": 64}),
-    "resnetv2_50x1_bit": ("head.fc", 64, {}),
+    "resnetv2_50x1_bit": ("head.fc", 64, {"channels": (128,) * 4, "stem_chs": 32}),
 }
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 PATCHES = {**SMALL, "image_size": 64, "patch_size": 16}

@@ -49,34 +49,54 @@ def refuse(*arguments, **options):
 
 socket.getaddrinfo = socket.gethostbyname = socket.create_connection = socket.socket.connect = refuse
 from logn.cli.main import execute
-sys.exit(execute(sys.argv[1:]))
+folder, file, images, target = sys.argv[1:]
+sys.exit(
+    execute(["correct", folder, "--images", images, "-o", target])
+    or execute(["correct", file, "--trust", "--images", images, "-o", target + ".pt"])
+)
 """
 
 
-def correct_without_network(*arguments):
-    """Run `logn correct` in a process of its own, where any use of the network ends it."""
+@pytest.fixture
+def folder(models_of, spread, tmp_path):
+    """Write a Hugging Face folder."""
+    hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
+
+    def save(name):
+        model = make_tail(models_of("test_transformers.py")["make"](name, spread))
+        model.config.id2label = dict(enumerate(NAMES))
+        model.save_pretrained(tmp_path / "model")
+        hf.RTDetrImageProcessor(size={"height": 64, "width": 64}).save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    return save
+
+
+@pytest.fixture
+def file(ultralytics_file):
+    """Write an Ultralytics file."""
+    tasks = pytest.importorskip("ultralytics.nn.tasks", reason="the extra `frameworks` is not installed")
+
+    def save(name):
+        torch.manual_seed(0)
+        model = make_tail(tasks.DetectionModel(f"{name}.yaml", nc=5, verbose=False).eval())
+        return ultralytics_file(model, NAMES)
+
+    return save
+
+
+def test_no_network_is_used(folder, file, noise, tmp_path):
+    """In a process of its own, which any use of the network ends."""
     hidden = ("YOLO_OFFLINE", "YOLO_AUTOINSTALL", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    command = [sys.executable, "-c", OFFLINE, "correct", *map(str, arguments)]
+    paths = map(str, (folder("detr"), file("yolov8n"), noise, tmp_path / "out"))
+    command = [sys.executable, "-c", OFFLINE, *paths]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert "NETWORK" not in done.stderr
     assert done.returncode == 0, done.stderr
 
 
 class TestHuggingFace:
-    @pytest.fixture
-    def folder(self, models_of, spread, tmp_path):
-        hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
-
-        def save(name):
-            model = make_tail(models_of("test_transformers.py")["make"](name, spread))
-            model.config.id2label = dict(enumerate(NAMES))
-            model.save_pretrained(tmp_path / "model")
-            hf.RTDetrImageProcessor(size={"height": 64, "width": 64}).save_pretrained(tmp_path / "model")
-            return tmp_path / "model"
-
-        return save
-
     @staticmethod
     def logits(folder):
         from logn.deploy.transformers_folder import read_transformers
@@ -127,22 +147,8 @@ class TestHuggingFace:
         with torch.inference_mode():
             close(again(pixels).logits, model(pixels).logits, done.maps[0])
 
-    def test_no_network_is_used(self, folder, noise, tmp_path):
-        correct_without_network(folder("detr"), "--images", noise, "-o", tmp_path / "out")
-
 
 class TestUltralytics:
-    @pytest.fixture
-    def file(self, ultralytics_file):
-        tasks = pytest.importorskip("ultralytics.nn.tasks", reason="the extra `frameworks` is not installed")
-
-        def save(name):
-            torch.manual_seed(0)
-            model = make_tail(tasks.DetectionModel(f"{name}.yaml", nc=5, verbose=False).eval())
-            return ultralytics_file(model, NAMES)
-
-        return save
-
     @pytest.mark.parametrize(("name", "stages"), [("yolov8n", 1), ("yolo26n", 2)])
     def test_the_corrected_file_gives_the_map_of_the_logits(self, name, stages, file, noise, tmp_path, models_of):
         from ultralytics import YOLO
@@ -163,9 +169,6 @@ class TestUltralytics:
         assert len(found.boxes) > 0
         # Half precision stays half, but for the class layer.
         assert out.stat().st_size < 1.1 * source.stat().st_size
-
-    def test_no_network_is_used(self, file, noise, tmp_path):
-        correct_without_network(file("yolov8n"), "--trust", "--images", noise, "-o", tmp_path / "out.pt")
 
     def test_a_pickle_needs_trust(self, file, noise, tmp_path, capsys):
         arguments = ["correct", str(file("yolov8n")), "--images", str(noise), "-o", str(tmp_path / "out.pt")]
