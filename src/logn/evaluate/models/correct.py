@@ -46,6 +46,8 @@ from logn.statistics.moments import ClassMoments
 if TYPE_CHECKING:
     from logn.deploy.onnx_fold import Proof
 
+# From the opened model, and the statistics and the map of the method of each stage, to the map that is folded.
+Then = Callable[[Model, Sequence[ClassMoments], Sequence[ClassAffine]], ClassAffine]
 # Images that the proof runs on.
 PROOF_IMAGES = 4
 
@@ -175,7 +177,8 @@ def correct(
     images: ImageSource,
     output: str | os.PathLike[str] | None = None,
     *,
-    method: str | ClassAffine | Callable[[Model, Sequence[ClassMoments]], ClassAffine] = RECOMMENDED,
+    method: str | ClassAffine = RECOMMENDED,
+    then: Then | None = None,
     at: float = DEFAULT_AT,
     max_images: int | None = None,
     like: Any = None,
@@ -199,8 +202,9 @@ def correct(
             Labels are not needed. Files that cannot be read are left out, with a warning.
         output: Where to write. None writes nothing: the result says what would be done.
         method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
-            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`, or a
-            function that gives the map for the opened model and the statistics of each stage.
+            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`.
+        then: A function that gives the map to fold instead, from the opened model, and the statistics and the map of
+            the method of each stage.
         at: The score threshold that you use the model with.
         max_images: Take at most this many images, spread evenly.
         like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
@@ -255,11 +259,12 @@ def correct(
         recommendation=recommendation,
         doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
     )
-    if method == RECOMMENDED and recommendation.method == NONE:
+    if method == RECOMMENDED and recommendation.method == NONE and then is None:
         return found
-    if not isinstance(method, str | ClassAffine):
-        method = method(source, moments)
     maps = _maps(method, moments, recommendation.threshold)
+    if then is not None:
+        method = then(source, moments, maps)
+        maps = _maps(method, moments, recommendation.threshold)
     proof, written = write_model(source, maps, target, files.first(PROOF_IMAGES), moments)
     return replace(
         found,

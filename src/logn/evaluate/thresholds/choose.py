@@ -10,7 +10,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from logn.evaluate.decode.decoder import DecodeSettings, decode
 from logn.evaluate.detection.ground_truth import read_results, truth_of_predictions
 from logn.evaluate.detection.matching import match_detections
 from logn.evaluate.store.store import PredictionStore, is_store
-from logn.evaluate.thresholds.points import DECODED, ClassPoint, OperatingPoints, check_threshold
+from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints, check_threshold
 from logn.evaluate.thresholds.scores import Bools, ClassSums, Draws, Ints, ScoredDetections, logit, measure, shares
 from logn.logits.arrays import FloatArray, sigmoid
 from logn.logits.proposals import Postprocessing
@@ -90,8 +90,7 @@ class Goal:
 
     def allows(self, alarms: Ints, images: Ints) -> Bools:
         """Whether as many false alarms are within `fppi`."""
-        within: Bools = alarms <= self.value * images + 1e-9
-        return within
+        return np.asarray(alarms <= self.value * images + 1e-9)
 
     @property
     def is_joint(self) -> bool:
@@ -119,7 +118,7 @@ class ChosenThresholds:
 def operating_points(
     predictions: Any,
     labels: Any,
-    goal: str | Goal = "f1",
+    goal: str = "f1",
     affine: ClassAffine | None = None,
     *,
     at: float = DEFAULT_AT,
@@ -157,7 +156,7 @@ def operating_points(
         >>> bool(0.1 < points.thresholds[0] < 0.2), points.points[0].found_before, points.points[0].found
         (True, 35, 40)
     """
-    wanted = goal if isinstance(goal, Goal) else Goal.parse(goal)
+    wanted = Goal.parse(goal)
     check_threshold("threshold `at`", at)
     if num_bootstrap < 0:
         raise InputError(f"Expected `num_bootstrap` to be at least 0, but got {num_bootstrap}.")
@@ -167,7 +166,7 @@ def operating_points(
     levels = {f"{at:g} for all classes": np.full(len(single), at), BEST_SINGLE: single, PER_CLASS: per_class}
     # Scores of 0 and 1: a threshold of one half keeps what these thresholds keep.
     kept = {name: replace(scored, scores=(scored.scores >= level).astype(np.float64)) for name, level in levels.items()}
-    before, _, after = (np.array(Draws.once(decided).at(0.5))[:, :, 0] for decided in kept.values())
+    before, _, after = (Draws.once(decided).at(0.5)[:, :, 0] for decided in kept.values())
     columns = (chosen.thresholds, scored.objects_per_class, *after, *before)
     rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
     return replace(
@@ -210,7 +209,7 @@ def read_detections(
             affine.check_fits(LogitFacts("the predictions", *facts))
         limits = DecodeSettings().resolved(header)
         detections, floor = decode(store, affine, limits, progress=progress), limits.score_threshold
-        settings = {name: getattr(limits, name) for name in DECODED} | {
+        settings = asdict(limits) | {
             "objectness": header.objectness and said.objectness != "added",
             "columns": header.columns.tolist(),
             "num_columns": header.num_columns,
@@ -282,12 +281,12 @@ def choose_thresholds(
         warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
         spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
     hits = np.bincount(detections.labels[detections.right], minlength=detections.num_classes)
-    weights = _weights(common, own, spread, hits)[:, 0]
     better = _better_on_held_out(detections, goal, spread, hits, seed)
-    weights = np.where(better, weights, 0.0)
+    weights = np.where(better, _weights(common, own, spread, hits)[:, 0], 0.0)
     thresholds = shrunk(common, own, weights[:, None], once, goal)[:, 0]
-    reasons = _reasons(detections.objects_per_class, own[:, 0], hits, weights)
-    return ChosenThresholds(thresholds, float(common[0]), weights, reasons)
+    conditions = [weights > 0, detections.objects_per_class == 0, hits < FEWEST, np.isnan(own[:, 0])]
+    reasons = np.select(conditions, ["", NO_OBJECTS, TOO_FEW, UNREACHED], NO_BETTER).tolist()
+    return ChosenThresholds(thresholds, float(common[0]), weights, tuple(reasons))
 
 
 def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
@@ -400,7 +399,7 @@ def _better_on_held_out(
         for side, thresholds in enumerate((np.broadcast_to(common, own.shape), own)):
             logits = logit(thresholds)
             offset = offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
-            totals[side] += np.array(test.at(sigmoid(logits + offset)))[:, :, 0]
+            totals[side] += test.at(sigmoid(logits + offset))[:, :, 0]
     objects = REPEATS * detections.objects_per_class
     scores = [_score(goal, hits, alarms, objects) for hits, alarms in totals]
     gains = scores[1] - scores[0]
@@ -414,12 +413,6 @@ def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: Ints) -> F
         return hits
     share = np.nan_to_num(shares(hits, alarms, objects)["F1" if goal.kind == F1 else goal.kind])
     return share if goal.kind == F1 else -np.abs(share - goal.value)
-
-
-def _reasons(objects: Ints, own: FloatArray, hits: Ints, weights: FloatArray) -> tuple[str, ...]:
-    """Why each class has the common threshold; empty where it has its own."""
-    conditions = [weights > 0, objects == 0, hits < FEWEST, np.isnan(own)]
-    return tuple(np.select(conditions, ["", NO_OBJECTS, TOO_FEW, UNREACHED], NO_BETTER).tolist())
 
 
 def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hits: Ints) -> FloatArray:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from logn.calibrators.affine import ClassAffine, foreground_names
-from logn.calibrators.methods import fit
 from logn.calibrators.recommend import DEFAULT_AT, NONE, RECOMMENDED
 from logn.errors import InputError
 from logn.evaluate.models.collect import ImageSource, Model, OnnxModel, as_tensor, network_of
@@ -25,7 +24,7 @@ from logn.evaluate.store.predict import predict
 from logn.evaluate.thresholds.choose import Goal, operating_points, read_detections
 from logn.evaluate.thresholds.points import FoldedPoints, OperatingPoints
 from logn.evaluate.thresholds.scores import Draws
-from logn.files import check_new
+from logn.files import check_new, require_place
 from logn.logits.arrays import foreground_columns
 from logn.logits.proposals import Postprocessing
 from logn.statistics.moments import ClassMoments
@@ -36,14 +35,12 @@ class FoldedModel:
     """What `fold_thresholds` did.
 
     Args:
-        output: The model that was written.
         folded: The thresholds that were folded, and what stays and what changes.
         layer: The class layer.
         largest_difference: Largest distance of the new logits from what they should be.
         rows: How many rows of logits were compared.
     """
 
-    output: Path
     folded: FoldedPoints
     layer: str
     largest_difference: float
@@ -76,9 +73,8 @@ def fold_thresholds(
             models: `trust`, `device`.
     """
     name, target = os.fspath(model), Path(output)
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"There is no folder `{target.parent}` to write `{target.name}` to.")
     check_new(target, overwrite=overwrite)
+    require_place(target)
     file = open_to_fold(name, **hints)
     if file.activation != "sigmoid":
         raise InputError(
@@ -91,16 +87,12 @@ def fold_thresholds(
             f"`{name}` does not name its {file.num_classes} classes: pass `class_names` (`--class-names`)."
         )
     folded = points.fold(at_output=file.has_objectness)
-    return FoldedModel(target, folded, file.layer, *file.write(folded.affine, target, folded.factors))
+    return FoldedModel(folded, file.layer, *file.write(folded.affine, target, folded.factors))
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
     """The threshold of each class of a model; those of other classes are refused."""
-    points = thresholds
-    if not isinstance(points, OperatingPoints):
-        points = OperatingPoints.load(thresholds, at, class_names)
-    elif at is not None:
-        points = replace(points, at=at)
+    points = OperatingPoints.load(thresholds, at, class_names)
     if class_names is not None and points.class_names != tuple(class_names):
         raise InputError(f"The thresholds and `{name}` are of different classes.")
     return points
@@ -139,17 +131,17 @@ def correct_with_thresholds(
         Goal.parse(thresholds)
     made: list[FoldedPoints] = []
 
-    def add_thresholds(source: Model, moments: Sequence[ClassMoments]) -> ClassAffine:
+    def add_thresholds(source: Model, moments: Sequence[ClassMoments], maps: Sequence[ClassAffine]) -> ClassAffine:
         if len(moments) > 1:
             raise InputError(f"The model has {len(moments)} sets of class logits; thresholds fit a model with one.")
-        correction = _correction(method, moments[0], at)
+        correction = None if maps[0].method == NONE else maps[0]
         at_output = isinstance(source, OnnxModel) and moments[0].sample_objectness is not None
         if is_goal:
             with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
                 predict(_detector(model, options), labels, folder, images=label_images)
                 points = operating_points(folder, labels, thresholds, correction, at=at, allow_missing_classes=True)
                 plain, _ = read_detections(folder, labels, allow_missing_classes=True)
-                counts = np.array(Draws.once(plain).at(at))[:, :, 0]
+                counts = Draws.once(plain).at(at)[:, :, 0]
                 folded = replace(points.fold(at, folder, at_output=at_output), uncorrected=counts)
         else:
             points = _given(thresholds, correction, moments[0], at, os.fspath(model))
@@ -161,17 +153,8 @@ def correct_with_thresholds(
         made.append(folded)
         return folded.affine
 
-    done = correct(model, images, output, method=add_thresholds, at=at, **options)
+    done = correct(model, images, output, method=method, then=add_thresholds, at=at, **options)
     return done, made[0]
-
-
-def _correction(method: str | ClassAffine, moments: ClassMoments, at: float) -> ClassAffine | None:
-    """The correction before the thresholds; None where there is little to correct."""
-    if isinstance(method, ClassAffine):
-        return method
-    threshold: dict[str, Any] = {"threshold": at} if method == RECOMMENDED else {}
-    affine = fit(method, moments, **threshold)
-    return None if affine.method == NONE else affine
 
 
 def _detector(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Any:

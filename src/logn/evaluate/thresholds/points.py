@@ -38,8 +38,6 @@ FILE_SCHEMA = 2
 DEFAULT_KEY = "default"
 # Of the detections that thresholds per class keep, one threshold must keep this share.
 LEAST_KEPT = 0.95
-# Settings of the decoder that the points depend on.
-DECODED = ("nms", "nms_iou", "multi_label", "max_detections", "min_box_size")
 # Numbers in the rows that shifts are solved on.
 MOST_NUMBERS = 30_000_000
 # Rows whose scores come within this factor of a threshold may change sides while shifts are solved.
@@ -185,12 +183,7 @@ class OperatingPoints:
         return self.fold(at, predictions, at_least=at_least).affine
 
     def fold(
-        self,
-        at: float | None = None,
-        predictions: Any = None,
-        *,
-        at_least: float = LEAST_KEPT,
-        at_output: bool = False,
+        self, at: float | None = None, predictions: Any = None, *, at_least: float = LEAST_KEPT, at_output: bool = False
     ) -> FoldedPoints:
         """What `affine` gives, with the shares of detections that stay.
 
@@ -208,10 +201,6 @@ class OperatingPoints:
                 "thresholds and fold them into an ONNX file: `logn fold MODEL.onnx --thresholds FILE`."
             )
         elif is_softmax:
-            if store is None:
-                raise InputError(
-                    "Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store."
-                )
             shifts = _solved(self, store, at, shifts)
         folded = FoldedPoints(self, _whole_map(self, shifts, at), at, at_output or not is_softmax, factors)
         if store is not None:
@@ -240,15 +229,17 @@ class OperatingPoints:
 
     @classmethod
     def load(
-        cls, path: PathLike | Mapping[str, Any], at: float | None = None, class_names: Names = None
+        cls, path: PathLike | Mapping[str, Any] | OperatingPoints, at: float | None = None, class_names: Names = None
     ) -> OperatingPoints:
         """Read points that `save` or `logn thresholds -o` wrote, or thresholds by class name as JSON or CSV.
 
         Args:
-            path: A .json or .csv file, JSON text such as '{"car": 0.5}', or thresholds by class name.
+            path: A .json or .csv file, JSON text such as '{"car": 0.5}', thresholds by class name, or points.
             at: The one threshold that will act as all of them; by default what the file says, else 0.25.
             class_names: All classes of the model, in order; needed where the file names only some.
         """
+        if isinstance(path, OperatingPoints):
+            return path if at is None else replace(path, at=at)
         content = _content(path)
         if content.get("format") != FILE_FORMAT:
             return cls.from_thresholds(content, DEFAULT_AT if at is None else at, class_names)
@@ -284,7 +275,7 @@ class FoldedPoints:
         is_exact: Whether the fold is exact by construction.
         factors: `(F,)` of the class scores at the output of a model with an objectness; None where the shifts do it.
         kept: Of the detections that either keeps, those that both keep, with NMS within classes and no cap.
-        capped: The same with the cap per image that the points were chosen with.
+        capped: The same with a cap of 300 per image, as the points were chosen with.
         agnostic: The same with class-agnostic NMS.
         uncorrected: Objects found and false alarms `(2, F)` at `at` without the correction; None where not counted.
     """
@@ -317,8 +308,7 @@ class FoldedPoints:
 
     def measured(self, store: PredictionStore) -> FoldedPoints:
         """The same with the shares that stay on these predictions."""
-        chosen = self.points.settings
-        settings = DecodeSettings(**{name: chosen[name] for name in DECODED if name in chosen})
+        settings = DecodeSettings().resolved(store.header)
         uncapped = replace(settings, max_detections=None)
         ways = (uncapped, settings, replace(uncapped, nms="class-agnostic"))
         kept, capped, agnostic = (self._share(store, way) for way in ways)
@@ -365,16 +355,17 @@ def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassA
     return after if points.correction is None else points.correction.then(after)
 
 
-def _solved(points: OperatingPoints, store: PredictionStore, at: float, start: FloatArray) -> FloatArray:
+def _solved(points: OperatingPoints, store: PredictionStore | None, at: float, start: FloatArray) -> FloatArray:
     """Shifts `(F,)`, solved on rows near a threshold, now or after the first shifts; of very many, on some images."""
+    if store is None:
+        raise InputError("Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store.")
     columns, thresholds = points.columns, points.thresholds
     parts, size = [np.empty((0, store.num_columns))], 0
     for index in np.random.default_rng(0).permutation(len(store)).tolist():
         logits = np.asarray(store[index].logits, np.float64)
         logits = logits if points.correction is None else points.correction(logits)
-        near = (shifted_scores(logits, columns, 0.0) >= _NEAR * thresholds) | (
-            shifted_scores(logits, columns, start) >= _NEAR * at
-        )
+        now, shifted = (shifted_scores(logits, columns, shifts) for shifts in (0.0, start))
+        near = (now >= _NEAR * thresholds) | (shifted >= _NEAR * at)
         parts.append(logits[near.any(axis=1)])
         size += parts[-1].size
         if size > MOST_NUMBERS:
@@ -453,18 +444,17 @@ def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected:
         given = [[rows[place].name, f"{rows[place].threshold:.3g}"] for place in shown]
         return write_table(["class", "threshold"], given, style)
     before = "" if uncorrected is None else f"as it was with {points.at:g} -> corrected "
-    parts = [
-        style.wrap(f"Found and false alarms: {before}with {points.at:g} for all classes -> with these thresholds.")
-    ]
+    states = f"{before}with {points.at:g} for all classes -> with these thresholds"
+    parts = [style.wrap(f"Found and false alarms: {states}.")]
     table = [_row(points, [place], uncorrected) for place in shown] + [_row(points, [*range(len(rows))], uncorrected)]
     parts.append(write_table(["class", "objects", "threshold", "found", "false alarms"], table, style))
     if len(shown) < len(rows):
         parts.append(style.wrap(f"{len(rows) - len(shown)} more classes have thresholds near {points.common:.3f}."))
     parts += [style.wrap(f"* {sentence}") for sentence in _common_classes(points)]
-    states = list(points.summary)
-    names = points.summary[states[0]]
-    metrics = [[name, *(_in_words(*points.summary[state][name]) for state in states)] for name in names]
-    return "\n".join([*parts, "", write_table(["", *states], metrics, style), *map(style.wrap, points.notes)])
+    measured = list(points.summary.values())
+    metrics = [[name, *(_in_words(*values[name]) for values in measured)] for name in measured[0]]
+    parts += ["", write_table(["", *points.summary], metrics, style), *map(style.wrap, points.notes)]
+    return "\n".join(parts)
 
 
 def _row(points: OperatingPoints, places: Sequence[int], uncorrected: IntArray | None) -> list[str]:

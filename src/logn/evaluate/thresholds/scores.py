@@ -15,8 +15,8 @@ from logn.evaluate.detection.matching import MatchedDetections
 from logn.evaluate.thresholds.solve import log_odds
 from logn.logits.arrays import FloatArray, sigmoid
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 # No threshold is placed between scores whose logits are closer: a folded model rounds differently in float32.
 LEAST_GAP = 1e-4
@@ -33,8 +33,7 @@ def logit(probability: npt.ArrayLike) -> FloatArray:
         >>> logit([0.5, 0.0, 1.0]).tolist()
         [0.0, -16.0, 16.0]
     """
-    odds: FloatArray = log_odds(np.asarray(probability, np.float64))
-    return odds.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+    return log_odds(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,12 +219,11 @@ class Draws:
         """`(F, B)` objects of each class."""
         return np.array([sums.objects for sums in self.classes]).reshape(-1, self.size)
 
-    def at(self, thresholds: npt.ArrayLike) -> tuple[Array, Array]:
-        """Hits and false alarms `(F, B)` at thresholds that broadcast to `(F, B)`."""
+    def at(self, thresholds: npt.ArrayLike) -> Array:
+        """Hits and false alarms `(2, F, B)` at thresholds that broadcast to `(F, B)`."""
         rows = np.broadcast_to(np.asarray(thresholds, np.float64), (len(self.classes), self.size))
         pairs = [sums.at(row) for sums, row in zip(self.classes, rows, strict=True)]
-        counts: Array = np.array(pairs).reshape(len(pairs), 2, self.size)
-        return counts[:, 0], counts[:, 1]
+        return np.array(pairs).reshape(len(pairs), 2, self.size).swapaxes(0, 1)
 
 
 def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:

@@ -7,8 +7,6 @@ moves.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,10 +16,11 @@ Bools = npt.NDArray[np.bool_]
 MOST_SWEEPS = 12
 
 
-def log_odds(probability: Any) -> Any:
+def log_odds(probability: npt.ArrayLike) -> FloatArray:
     """The logit of a probability, infinite for 0 and 1."""
+    values = np.asarray(probability, np.float64)
     with np.errstate(divide="ignore"):
-        return np.log(probability) - np.log1p(-probability)
+        return np.asarray(np.log(values) - np.log1p(-values))
 
 
 def shifted_scores(logits: FloatArray, columns: list[int], shifts: FloatArray | float) -> FloatArray:
