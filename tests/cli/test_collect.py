@@ -37,7 +37,7 @@ def test_statistics_of_shards(run, logits, tmp_path):
 def test_a_folder_means_its_files_and_the_output_is_replaced(run, logits, tmp_path):
     output = tmp_path / "stats.safetensors"
     ClassMoments(7).save(output)
-    result = run("collect", tmp_path / "shards", "-o", output)
+    result = run("collect", tmp_path / "shards", "-o", output, "--overwrite")
     assert "300 rows of 4 classes from 3 files" in result.out
     assert ClassMoments.load(output).count.tolist() == [300] * 4
 
@@ -239,12 +239,12 @@ def test_few_rows_exchanged_axes_and_one_column_are_warned_of(run, tmp_path):
     output = tmp_path / "stats.safetensors"
     for array, words in ((rows[:3, :2], "only 3 rows"), (rows.T, "(300) than rows (40)"), (rows[:, :1], "one logit")):
         np.save(tmp_path / "logits.npy", np.ascontiguousarray(array))
-        result = run("collect", tmp_path / "logits.npy", "-o", output, "--json")
+        result = run("collect", tmp_path / "logits.npy", "-o", output, "--json", "--overwrite")
         [sentence] = result.json["warnings"]
         assert words in sentence
         assert f"Warning: {sentence}" in result.err
     np.save(tmp_path / "logits.npy", rows)
-    assert run("collect", tmp_path / "logits.npy", "-o", output, "--json").json["warnings"] == []
+    assert run("collect", tmp_path / "logits.npy", "-o", output, "--json", "--overwrite").json["warnings"] == []
 
 
 def test_probabilities_are_warned_of_when_collected_and_refused_when_fitted(run, refused, tmp_path):

@@ -32,7 +32,7 @@ def counts(tmp_path):
 
 def _fit(run, tmp_path, *arguments):
     output = tmp_path / "affine.safetensors"
-    result = run("fit", *arguments, "-o", output)
+    result = run("fit", *arguments, "-o", output, "--overwrite")
     assert result.code == 0, result.err
     return ClassAffine.load(output)
 

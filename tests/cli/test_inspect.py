@@ -36,7 +36,7 @@ def test_the_table_and_the_sentences(run, stats, tmp_path):
     assert "Skipped: 1 value, NaN or infinite" in result.out
     whole = run("inspect", stats, "--verbose").out
     assert sum("class[" in line for line in whole.split("Recorded:")[0].splitlines()) == 40
-    assert "give the counts" in whole
+    assert "Pass the training counts" in whole
 
 
 def test_what_programs_read(run, stats, tmp_path):
@@ -114,8 +114,8 @@ def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_pat
     scores, single = random.uniform(size=(300, 5)), random.normal(size=(300, 1))
     for rows, words in ((scores, "as probabilities do"), (single, "one logit")):
         np.save(tmp_path / "logits.npy", rows)
-        run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors")
-        for verb in (("inspect",), ("fit", "-o", tmp_path / "affine.safetensors")):
+        run("collect", tmp_path / "logits.npy", "-o", tmp_path / "stats.safetensors", "--overwrite")
+        for verb in (("inspect",), ("fit", "--overwrite", "-o", tmp_path / "affine.safetensors")):
             with warnings.catch_warnings():
                 warnings.simplefilter("error", LogNWarning)
                 result = run(*verb, tmp_path / "stats.safetensors")

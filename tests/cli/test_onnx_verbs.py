@@ -46,7 +46,7 @@ def affine(tmp_path):
 
 def test_from_images_to_a_corrected_file(run, refused, tmp_path, model, images):
     stats, affine, output = (tmp_path / name for name in ("stats.safetensors", "affine.safetensors", "out.onnx"))
-    collect = ("--images", images, "--like", "imagenet", "-o", stats, "--json")
+    collect = ("--images", images, "--like", "imagenet", "-o", stats, "--json", "--overwrite")
     collected = run("collect", model, *collect)
     assert (collected.code, collected.json["rows"], collected.json["num_columns"]) == (0, 6, 4)
     assert (collected.json["layer"], collected.json["activation"]) == ("z", "softmax")
@@ -66,7 +66,7 @@ def test_from_images_to_a_corrected_file(run, refused, tmp_path, model, images):
 
 
 def test_only_the_images_that_annotations_list_are_taken(run, refused, tmp_path, model, images):
-    collect = ("collect", model, "--like", "imagenet", "-o", tmp_path / "stats.safetensors")
+    collect = ("collect", model, "--like", "imagenet", "--overwrite", "-o", tmp_path / "stats.safetensors")
     assert run(*collect, "--data", tmp_path / "train.json", "--json").json["images"] == 2
     assert run(*collect, "-a", tmp_path / "train.json", "--images", tmp_path, "--json").json["images"] == 2
     assert run(*collect, "-d", tmp_path / "train.json", "--max-images", 1, "--json").json["images"] == 1
@@ -75,14 +75,14 @@ def test_only_the_images_that_annotations_list_are_taken(run, refused, tmp_path,
 
 
 def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, refused, tmp_path, model, images):
-    collect = ("collect", model, "--images", images, "--like", "imagenet", "-o", tmp_path / "stats.safetensors")
+    collect = ("collect", model, "--images", images, "--like", "imagenet", "-o")
     (images / "3b.png").write_bytes(b"no image")
     with pytest.warns(logn.LogNWarning, match="1 of 7 images could not be read and were left out: `.*3b.png`"):
-        result = run(*collect, "--json")
+        result = run(*collect, tmp_path / "stats.safetensors", "--json")
     assert (result.json["images"], result.json["unreadable"]) == (6, [str(images / "3b.png")])
     for path in images.iterdir():
         path.write_bytes(b"no image")
-    assert "None of the 7 images can be read: " in refused(*collect)
+    assert "None of the 7 images can be read: " in refused(*collect, tmp_path / "none.safetensors")
 
 
 def test_a_preset_says_the_background_and_the_activation_too(run, save_onnx, tmp_path, images):
@@ -96,7 +96,7 @@ def test_a_preset_says_the_background_and_the_activation_too(run, save_onnx, tmp
     done = run("collect", path, "--like", "detr", "--images", images, "-o", stats)
     assert "3 classes and a background (last)" in done.out
     assert "Read at `logits`, before softmax." in done.out
-    assert run("collect", path, "--like", "rtdetr", "--images", images, "-o", stats).code == 0
+    assert run("collect", path, "--like", "rtdetr", "--images", images, "-o", stats, "--overwrite").code == 0
     metadata = ClassMoments.load(stats).metadata
     assert (metadata.activation, metadata.background) == ("sigmoid", None)
 

@@ -30,12 +30,14 @@ def weights(tmp_path):
     ("command", "sentence"),
     [
         ("fit {stats} -o {stats}", "is one of the inputs: choose another name"),
-        ("fit {stats} -o {weights}", "exists, and `logn fit` did not write it"),
+        ("fit {stats} -o {weights}", "exists already: choose another"),
         ("collect {shard} -o {shard}", "is one of the inputs: choose another name"),
-        ("collect {other} -o {shard}", "did not write it"),
-        ("collect {shard} -o {weights}", "exists, and `logn collect` did not write it"),
+        ("collect {other} -o {shard}", "exists already"),
+        ("collect {shard} -o {weights}", "exists already: choose another"),
         ("merge {stats} -o {stats}", "is one of the inputs: choose another name"),
-        ("merge {stats} -o {weights}", "did not write it"),
+        ("merge {stats} -o {weights}", "exists already"),
+        ("fit {stats} -o {affine}", "exists already"),
+        ("collect {other} -o {stats}", "exists already"),
         ("inspect {stats} --plot {stats}", "is one of the inputs: choose another name"),
         ("apply {affine} {shard} -o {shard}", "is one of the inputs: choose another name"),
         ("apply {affine} {shard} -o {stats}", "exists already: choose another"),
@@ -54,21 +56,22 @@ def test_nothing_is_replaced_by_mistake(run, refused, stats, weights, tmp_path, 
     assert {path: path.read_bytes() for path in paths.values()} == before
 
 
-def test_files_of_the_same_kind_are_replaced(run, stats, tmp_path):
+def test_what_is_asked_for_is_replaced(run, stats, tmp_path):
     affine = tmp_path / "affine.safetensors"
     for _ in range(2):
-        assert run("fit", stats, "-o", affine).code == 0
-        assert run("collect", tmp_path / "shards", "--background", "last", "-o", stats).code == 0
+        assert run("fit", stats, "-o", affine, "--overwrite").code == 0
+        assert run("collect", tmp_path / "shards", "--background", "last", "-o", stats, "--overwrite").code == 0
+        assert run("merge", stats, "-o", tmp_path / "all.safetensors", "--overwrite").code == 0
 
 
 def test_statistics_in_the_folder_of_the_logits_are_no_logits(run, refused, logits, tmp_path):
     """The second call once stumbled over what the first one wrote."""
     output = tmp_path / "shards" / "stats.safetensors"
     for _ in range(2):
-        result = run("collect", tmp_path / "shards", "-o", output, "--json")
+        result = run("collect", tmp_path / "shards", "-o", output, "--json", "--overwrite")
         assert (result.code, result.json["rows"], result.json["files"]) == (0, 300, 3)
     pattern = str(tmp_path / "shards" / "*")
-    assert run("collect", pattern, "-o", output, "--json").json["rows"] == 300
+    assert run("collect", pattern, "-o", output, "--json", "--overwrite").json["rows"] == 300
     sentence = refused("collect", output, "-o", tmp_path / "new.safetensors")
     assert sentence == f"`{output}` holds `logn.statistics`, not logits."
     assert run("fit", output, "-o", tmp_path / "affine.safetensors").code == 0

@@ -52,7 +52,7 @@ def test_a_file_name_that_is_no_text_is_printed_all_the_same(start, logits, tmp_
     process = start("collect", "shards", "-o", name, environment=environment)
     assert process.communicate()[0].startswith(b"out\\udcff.safetensors: 300 rows")
     assert process.returncode == 0
-    out, _ = start("collect", "shards", "-o", name, "--json", environment=environment).communicate()
+    out, _ = start("collect", "shards", "-o", name, "--json", "--overwrite", environment=environment).communicate()
     assert json.loads(out.decode("utf-8"))["output"] == name
 
 

@@ -416,7 +416,8 @@ def test_onnx_commands_give_what_the_example_gives(monkeypatch, run_logn):
     before, after = (dict(re.findall(r"(\w+) (\S+)", example[name])) for name in ("before", "after"))
     assert all(float(after[group]) > float(before[group]) for group in ("rare", "all"))
     monkeypatch.chdir(folder)
-    (folder / "corrected.onnx").unlink()
+    for name in ("corrected.onnx", "stats.safetensors"):
+        (folder / name).unlink()
     ((_, mine),) = blocks_of("docs/how-to/onnx.md", "json")
     (folder / "mine.json").write_text(mine)
     for _, block in blocks_of("docs/how-to/onnx.md", "console"):

@@ -391,7 +391,7 @@ def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):
     for like in (tmp_path / "own.json", str(tmp_path / "own.json"), expected):
         found = OnnxDetector(path, like=like, activation="sigmoid").preprocessing
         assert (found.size, found.resize, found.mean) == ((64, 64), "letterbox", (1, 2, 3))
-    with pytest.raises(InputError, match=r"does not say how its images are prepared. Pass `like`: one of yolov5"):
+    with pytest.raises(InputError, match=r"how its images are prepared. Pass `like` \(`--like`\): one of yolov5"):
         OnnxDetector(path)
     with pytest.raises(InputError, match=r"Expected `size` to be \(64, 64\)"):
         OnnxDetector(path, like=Preprocessing((32, 32)))

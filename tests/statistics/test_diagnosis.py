@@ -45,7 +45,7 @@ def test_the_background_is_left_out():
     assert diagnosis.names == ("cup", "spoon")
     assert diagnosis.mean == pytest.approx([-1, -3], abs=0.2)
     assert diagnosis.background_mean == pytest.approx(9, abs=0.2)
-    assert "give the counts" in diagnosis.conclusion
+    assert "Pass the training counts" in diagnosis.conclusion
 
 
 def test_dead_classes_do_not_enter_the_correlation():

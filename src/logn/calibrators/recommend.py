@@ -91,7 +91,7 @@ class Recommendation:
         )
         if self.activation == "sigmoid":
             affine = keep_detections(affine, moments, self.threshold)
-        return replace(affine, settings={**affine.settings, "recommended": True})
+        return replace(affine, method=RECOMMENDED)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""

@@ -14,7 +14,7 @@ import typer
 
 from logn.cli.console import command
 from logn.errors import InputError
-from logn.files import WRITERS, check_new, format_of, require_place
+from logn.files import check_new, require_place
 
 if TYPE_CHECKING:
     from logn.classes.counts import ClassCounts
@@ -277,18 +277,12 @@ def refuse_model(path: Path, *wanted: str) -> None:
         raise InputError(f"`{path}` is a model, but this command takes {what}. Make them with `{line}`.")
 
 
-def check_output(
-    path: Path, *inputs: str | os.PathLike[str] | None, holds: str | None = None, overwrite: bool = False
-) -> None:
-    """Refuse, before any work, a path that cannot be written or that holds another file.
-
-    A file of the format to write is what an earlier call of the same command wrote, and is replaced. Any other file is
-    kept, unless `overwrite`. An input is never replaced.
+def check_output(path: Path, *inputs: str | os.PathLike[str] | None, overwrite: bool = False) -> None:
+    """Refuse, before any work, a path that cannot be written or that exists; an input is never replaced.
 
     Args:
         path: Where to write.
         inputs: The files that are read.
-        holds: The format of the file to write, such as "logn.affine".
         overwrite: Whether the user wants an existing file to be replaced.
 
     Example:
@@ -303,10 +297,7 @@ def check_output(
         raise InputError(f"The folder `{path.parent}` is not writable: choose another one.")
     if path.exists() and any(_same_file(path, source) for source in inputs):
         raise InputError(f"`{path}` is one of the inputs: choose another name for the output.")
-    if holds is None:
-        check_new(path, overwrite=overwrite)
-    elif path.exists() and format_of(path) != holds and not overwrite:
-        raise InputError(f"`{path}` exists, and {WRITERS[holds]} did not write it: choose another name for the output.")
+    check_new(path, overwrite=overwrite)
 
 
 def _same_file(path: Path, source: str | os.PathLike[str] | None) -> bool:

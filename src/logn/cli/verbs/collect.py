@@ -17,8 +17,6 @@ from logn.errors import InputError
 if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
 
-FORMAT = "logn.statistics"
-
 
 def collect(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES", help="Files of logits; or one model.")],
@@ -36,6 +34,7 @@ def collect(
     batch: options.Batch = None,
     device: options.Device = "auto",
     trust: options.Trust = False,
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Read logits once and write their count, mean and variance per class. No label is read.
@@ -53,7 +52,7 @@ def collect(
     if not models:
         _refuse(images=images, data=data, like=like, size=size, tensor=tensor, max_images=max_images)
         _check_sources(sources)
-        moments, facts = _read_files(sources, output, background, activation, class_names, key)
+        moments, facts = _read_files(sources, output, background, activation, class_names, key, overwrite=overwrite)
         _report([output], [moments], facts, count_of(int(facts["files"]), "file"), as_json=json)
         return
     if len(sources) > 1:
@@ -62,7 +61,7 @@ def collect(
     from logn.evaluate.models.open import Hints, open_model
 
     (model,) = models
-    options.check_output(output, model, holds=FORMAT)
+    options.check_output(output, model, overwrite=overwrite)
     chosen = choose_images(options.training_images(images, data), max_images)
     hints = Hints(
         like=like,
@@ -81,7 +80,7 @@ def collect(
     unreadable = list(files.unreadable)
     count = len(files.items) - len(unreadable)
     facts = {"images": count, "unreadable": unreadable}
-    _report(_save(output, stages), stages, facts, count_of(count, "image"), as_json=json)
+    _report(_save(output, stages, overwrite=overwrite), stages, facts, count_of(count, "image"), as_json=json)
 
 
 def print_statistics(output: Path, moments: ClassMoments, source: str) -> None:
@@ -128,6 +127,8 @@ def _read_files(
     activation: options.Activation | None,
     class_names: Path | None,
     key: str | None,
+    *,
+    overwrite: bool,
 ) -> tuple[ClassMoments, dict[str, Any]]:
     """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
@@ -139,7 +140,7 @@ def _read_files(
     from logn.statistics.record import SAMPLE_ROWS
 
     files = find_shards(sources)
-    options.check_output(output, *files, holds=FORMAT)
+    options.check_output(output, *files, overwrite=overwrite)
     shards = open_shards(files, key)
     place, columns = options.background_index(background), shards[0].num_columns
     names = read_class_names(class_names, columns, place) if class_names else None
@@ -153,13 +154,13 @@ def _read_files(
     return moments, {"files": len(shards)}
 
 
-def _save(output: Path, stages: Sequence[ClassMoments]) -> list[Path]:
+def _save(output: Path, stages: Sequence[ClassMoments], *, overwrite: bool) -> list[Path]:
     """Write the statistics: one file per class layer of a model that has several, such as a cascade."""
     outputs = [output]
     if len(stages) > 1:
         outputs = [output.with_name(f"{output.stem}-{stage + 1}{output.suffix}") for stage in range(len(stages))]
         for path in outputs:
-            options.check_output(path, holds=FORMAT)
+            options.check_output(path, overwrite=overwrite)
     for path, moments in zip(outputs, stages, strict=True):
         moments.save(path)
     return outputs

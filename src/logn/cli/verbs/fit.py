@@ -37,6 +37,7 @@ def fit(
     strength: options.Strength = None,
     background: options.BackgroundOption = None,
     activation: options.ActivationOption = None,
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Turn statistics or class counts into a correction: one scale and one shift per class.
@@ -56,7 +57,7 @@ def fit(
     if statistics is not None:
         options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     spec = options.method_spec(method, strength)
-    options.check_output(output, statistics, counts, dimensions, weights, holds="logn.affine")
+    options.check_output(output, statistics, counts, dimensions, weights, overwrite=overwrite)
     _check_counts_are_used(spec, counts, target)
     moments = None if statistics is None else ClassMoments.load(statistics)
     place: Any = "recorded" if background is None else options.background_index(background)
@@ -159,18 +160,8 @@ def _values(affine: ClassAffine) -> dict[str, Any]:
 
 
 def _print(affine: ClassAffine, output: Path) -> None:
-    settings = ", ".join(f"{name}={_short(value)}" for name, value in affine.settings.items())
-    columns = count_of(affine.num_columns, "column")
-    echo(f"{output}: {affine.method or 'none'} for {columns} ({settings or 'no settings'}).")
     low, high = affine.scale.min(), affine.scale.max()
-    echo(f"Scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}.")
+    ranges = f"scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}"
+    echo(f"{output}: {affine.method or 'none'} for {count_of(affine.num_columns, 'column')}, {ranges}.")
     print_note(f"To correct logits: {command('logn', 'apply', output, 'logits.npy', '-o', 'corrected.npy')}")
     print_fold(affine, output)
-
-
-def _short(value: Any) -> Any:
-    if value is None:
-        return "unknown"
-    if isinstance(value, list):
-        return f"{len(value)} shares"
-    return f"{value:g}" if isinstance(value, float) else value

@@ -17,6 +17,7 @@ from logn.files import file_identity
 def merge(
     statistics: Annotated[list[Path], typer.Argument(metavar="FILES", help="Files from logn collect.")],
     output: options.Output,
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
     """Merge statistics as if all their logits had been read in one run.
@@ -30,7 +31,7 @@ def merge(
     """
     from logn.statistics.moments import ClassMoments
 
-    options.check_output(output, *statistics, holds="logn.statistics")
+    options.check_output(output, *statistics, overwrite=overwrite)
     _check_distinct(statistics)
     total = ClassMoments.load(statistics[0])
     for path in statistics[1:]:

@@ -51,7 +51,7 @@ def thresholds(
     if output is not None:
         options.check_output(output, *inputs, overwrite=overwrite)
     if affine is not None:
-        options.check_output(affine, *inputs, holds="logn.affine", overwrite=overwrite)
+        options.check_output(affine, *inputs, overwrite=overwrite)
     first = None if method is None else _correction(method, predictions, statistics, counts)
     with progress("Decoding", None) as advance:
         points = operating_points(predictions, data, aim, first, at=at, num_bootstrap=bootstrap, progress=advance)

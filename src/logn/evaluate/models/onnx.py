@@ -50,8 +50,7 @@ def unprepared(path: Any) -> InputError:
     """The error for a file that does not say how its images are prepared."""
     presets = ", ".join(PRESETS)
     return InputError(
-        f"`{path}` does not say how its images are prepared. Pass `like`: one of {presets}, or a JSON file with the "
-        "fields of a Preprocessing."
+        f"`{path}` does not say how its images are prepared. Pass `like` (`--like`): one of {presets}, or a .json file."
     )
 
 

@@ -255,8 +255,8 @@ def _prepare(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], 
     """What turns an RGB image into the input of a torch model, and how to call it."""
     if hints.like is None and hints.size is None:
         raise InputError(
-            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like`: imagenet for "
-            "most image classifiers, or a JSON file with the fields of a Preprocessing."
+            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like` (`--like`): "
+            "imagenet for most image classifiers, or a .json file."
         )
     if callable(hints.like):
         return hints.like, "a function of yours"
