@@ -80,6 +80,22 @@ def save_yolox(save_onnx):
 
 
 @pytest.fixture(scope="session")
+def draw_images():
+    """Write images of noise, numbered from 0, of (height, width) into a folder, which is made."""
+    image = pytest.importorskip("PIL.Image")
+
+    def draw(folder, number, size):
+        folder.mkdir(exist_ok=True)
+        generator = np.random.default_rng(1)
+        for index in range(number):
+            pixels = generator.integers(0, 256, (*size, 3), dtype=np.uint8)
+            image.fromarray(pixels).save(folder / f"{index}.png")
+        return folder
+
+    return draw
+
+
+@pytest.fixture(scope="session")
 def make_files():
     """Write a store of twelve images with two boxes each, labels, statistics, counts, and logits of a classifier."""
     from logn.evaluate.store.store import PredictionWriter, StoreHeader
@@ -128,3 +144,11 @@ def logits(tmp_path):
     for index, part in enumerate(np.split(rows, [120, 200])):
         np.save(tmp_path / "shards" / f"{index}.npy", part)
     return rows
+
+
+@pytest.fixture
+def stats(run, logits, tmp_path):
+    """Statistics of the shards, background last."""
+    path = tmp_path / "stats.safetensors"
+    assert run("collect", tmp_path / "shards", "-o", path, "--background", "last", "--activation", "softmax").code == 0
+    return path

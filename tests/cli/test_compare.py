@@ -72,18 +72,13 @@ def test_json_and_files_agree(files, run):
 
 
 def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run, refused):
-    def save(background, activation):
-        source = StatisticsMetadata(background=background, activation=activation)
-        shift = [0.0, 1.0, 2.0]
-        ClassAffine.over_foreground(np.ones(3), shift, background, method="mine", source=source).save(
-            "mine.safetensors"
-        )
-        return words("--methods", "logn,mine.safetensors")
-
-    result = run(*save(-1, "softmax"), "--json").json
-    assert [method["name"] for method in result["rows"]] == ["none", "logn", "mine.safetensors"]
-    assert "The activation differs: sigmoid in" in refused(*save(-1, "sigmoid"))
-    assert "The background differs: first in" in refused(*save(0, "softmax"))
+    for activation in ("softmax", "sigmoid"):
+        source = StatisticsMetadata(background=-1, activation=activation)
+        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], -1, method="mine", source=source)
+        affine.save(f"{activation}.safetensors")
+    result = run(*words("--methods", "logn,softmax.safetensors", "--json")).json
+    assert [method["name"] for method in result["rows"]] == ["none", "logn", "softmax.safetensors"]
+    assert "The activation differs: sigmoid in" in refused(*words("--methods", "logn,sigmoid.safetensors"))
 
 
 def test_counts_say_the_groups_where_the_annotations_do_not(files, run):
@@ -97,22 +92,6 @@ def test_images_without_predictions_are_left_out_with_a_note(files, run):
     change_annotations(lambda gt: gt["images"].append({**gt["images"][0], "id": 99}))
     printed = run("compare", "store", "-d", "gt.json")
     assert printed.err == "Note: 1 of 13 annotated images have no predictions and are left out.\n"
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda gt: gt["categories"][1].pop("frequency"), "Category 2 of `gt.json` has no `frequency`"),
-        (
-            lambda gt: gt["categories"].append({"id": 9, "name": "x", "frequency": "r"}),
-            "has 4 classes, but the predictions have 3",
-        ),
-        (lambda gt: gt["images"].pop(), "1 predicted but not annotated (such as image 12)"),
-    ],
-)
-def test_annotations_that_do_not_fit_are_refused_in_one_sentence(files, refused, change, sentence):
-    change_annotations(change)
-    assert sentence in refused(*words())
 
 
 @pytest.mark.parametrize(
@@ -215,12 +194,9 @@ def test_the_table_of_a_classifier(rows, run):
     [
         ("test.npy --methods logn", "The method `logn` needs"),
         ("test.npy --labels bad.txt", "bad.txt`: Line 2 does not end in the number of a class: 'b.jpg x'."),
-        ("test.npy --labels far.txt", "far.txt`: Expected `labels` to be from 0 to 3, but row 1 has class 9."),
-        ("test.npy --labels short.txt", "There are 2 labels for 160 rows"),
         ("nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
         ("none.npy", "none.npy` does not exist."),
         ("test.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
-        ("test.npy --methods loga --counts zero.csv", "no training sample of class 2 (c)"),
         ("test.npy --methods loga --counts few.json", "`counts` has 2 classes, but the logits have 4."),
         ("test.npy --class-names two.txt", "names 2 classes, but the logits have 4 columns"),
     ],
@@ -229,9 +205,7 @@ def test_bad_input_of_a_classifier_gets_one_sentence(rows, refused, words, sente
     broken = np.load("test.npy")
     broken[5, 2] = np.nan
     np.save("nan.npy", broken)
-    texts = {"bad.txt": "a.jpg 0\nb.jpg x\n", "far.txt": "a.jpg 0\nb.jpg 9\n", "short.txt": "0\n1\n"}
-    texts |= {"zero.csv": "name,image_count\na,9\nb,9\nc,0\nd,9\n", "few.json": "[5, 5]", "two.txt": "a\nb\n"}
-    for name, text in texts.items():
+    for name, text in {"bad.txt": "a.jpg 0\nb.jpg x\n", "few.json": "[5, 5]", "two.txt": "a\nb\n"}.items():
         (rows / name).write_text(text)
     words = words.split()
     given = () if "--labels" in words else ("--labels", "test_labels.npy")

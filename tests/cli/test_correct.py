@@ -1,13 +1,10 @@
 """`logn correct`: ONNX files and functions in, corrected ones out; what is printed, and what is refused."""
 
-import json
-
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from logn.calibrators.affine import ClassAffine
@@ -22,14 +19,8 @@ SPREAD = np.linspace(1.5, 0.4, CLASSES, dtype=np.float32)
 
 
 @pytest.fixture
-def images(tmp_path):
-    folder = tmp_path / "train"
-    folder.mkdir()
-    generator = np.random.default_rng(1)
-    for index in range(12):
-        pixels = generator.integers(0, 256, (48, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{index:02}.png")
-    return folder
+def images(draw_images, tmp_path):
+    return draw_images(tmp_path / "train", 12, (48, 64))
 
 
 TEXT = f"(float[N, 3, 16, 16] x) => (float[N, {CLASSES}, 16, 16] y) {{ z = Conv(x, w, b) y = Sigmoid(z) }}"
@@ -120,14 +111,6 @@ def test_nothing_to_correct_is_no_error(run, save_onnx, tmp_path, images):
     assert (tmp_path / "out.onnx").exists()
 
 
-def test_images_that_labels_list(run, tmp_path, model, images):
-    listed = [{"id": number, "file_name": f"{number:02}.png", "height": 48, "width": 64} for number in range(3)]
-    content = {"images": listed, "annotations": [], "categories": [{"id": 1, "name": "cup"}]}
-    (tmp_path / "labels.json").write_text(json.dumps(content))
-    options = ("--data", tmp_path / "labels.json", "--images", images, "--like", "rtdetr", "--json")
-    assert run("correct", model, *options).json["images"] == 3
-
-
 def test_a_correction_in_a_file(run, tmp_path, model, images):
     affine = ClassAffine(np.ones(CLASSES), np.arange(CLASSES, dtype=float))
     affine.save(tmp_path / "mine.safetensors")
@@ -139,11 +122,11 @@ def test_a_correction_in_a_file(run, tmp_path, model, images):
 
 
 def test_images_that_cannot_be_read_are_left_out_with_a_warning(run, tmp_path, model, images):
-    (images / "00.png").write_bytes(b"no picture")
-    with pytest.warns(LogNWarning, match="1 of 12 images could not be read and were left out: `.*00.png`"):
+    (images / "0.png").write_bytes(b"no picture")
+    with pytest.warns(LogNWarning, match="1 of 12 images could not be read and were left out: `.*0.png`"):
         done = run("correct", model, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx", "--json")
     assert (done.code, done.json["images"]) == (0, 11)
-    assert done.json["unreadable"] == [str(images / "00.png")]
+    assert done.json["unreadable"] == [str(images / "0.png")]
 
 
 FUNCTION = """
@@ -152,23 +135,19 @@ from torch import nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 class Net(nn.Module):
-    def __init__(self, bias=True):
+    def __init__(self):
         super().__init__()
-        self.pool, self.fc = nn.AdaptiveAvgPool2d(2), nn.Linear(12, 6, bias=bias)
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(2), nn.Linear(12, 6)
     def forward(self, x):
         return self.fc(self.pool(x).flatten(1)).softmax(1)
 
-def classifier(bias=True):
+def classifier():
     torch.manual_seed(0)
-    net = Net(bias)
+    net = Net()
     with torch.no_grad():
         net.fc.weight.mul_(torch.linspace(3, 1, 6)[:, None])
-        if bias:
-            net.fc.bias.copy_(torch.linspace(0, -5, 6))
+        net.fc.bias.copy_(torch.linspace(0, -5, 6))
     return net
-
-def without_bias():
-    return classifier(False)
 
 def detector():
     torch.manual_seed(0)
@@ -244,11 +223,7 @@ def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, 
         ("{functions}:gone {given} -o x.safetensors", ":gone` cannot be imported: "),
         ("half_written_models:classifier {given} -o x.safetensors", "'(' was never closed (half_written_models.py"),
         ("{functions}:nothing {given} -o x.safetensors", "gives dict where a torch module is needed"),
-        (
-            "{functions}:classifier --images train -o x.safetensors",
-            "Pass `like` (`--like`): imagenet for most",
-        ),
-        ("{functions}:without_bias {given} -o x.safetensors", "has no bias for the correction"),
+        ("{functions}:classifier --images train -o x.safetensors", "Pass `like` (`--like`): imagenet for most"),
         ("{functions}:read_twice {given} --method logn -o x.safetensors", "would change the output `similarity` too"),
     ],
 )

@@ -15,14 +15,6 @@ from logn.statistics.moments import ClassMoments
 
 
 @pytest.fixture
-def stats(run, logits, tmp_path):
-    """Statistics of the shards, background last."""
-    path = tmp_path / "stats.safetensors"
-    assert run("collect", tmp_path / "shards", "-o", path, "--background", "last", "--activation", "softmax").code == 0
-    return path
-
-
-@pytest.fixture
 def counts(tmp_path):
     """Class counts with a class that was never seen."""
     path = tmp_path / "counts.csv"
@@ -82,40 +74,6 @@ def test_tau_norm_reads_weight_and_bias(run, tmp_path):
     assert _fit(run, tmp_path, *method, tmp_path / "weight.npy") == tau_norm(weight, 0.7)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("--method nonsense", "to be one of"),
-        ("--method norcal", "The method `norcal` needs `counts`"),
-        ("--method temperature:tau=1", "to be among value, but got `tau`"),
-        ("--method logn:margin=huge", "`margin` to be a number or one of"),
-        ("--method logn:strength=1 --strength 0.5", "once, but got it twice"),
-        ("--strength 2", "`strength` to be from 0 to 1"),
-        ("--method norcal --counts no-such.csv", "no-such.csv"),
-        ("--counts x.csv", "The method `recommended` does not use `--counts`: leave it out"),
-        ("--target no-such.json", "no-such.json"),
-    ],
-)
-def test_mistakes_are_named(refused, stats, tmp_path, words, sentence):
-    assert sentence in refused("fit", stats, *words.split(), "-o", tmp_path / "b.safetensors")
-    assert not (tmp_path / "b.safetensors").exists()
-
-
-def test_files_of_another_kind_are_refused(run, refused, stats, tmp_path):
-    affine, output, shard = tmp_path / "affine.safetensors", tmp_path / "b.safetensors", tmp_path / "shards/0.npy"
-    _fit(run, tmp_path, stats)
-    cases = {
-        "is `logn.affine`, not `logn.statistics`: pass what `logn collect` writes": ("fit", affine),
-        "0.npy": ("fit", shard),
-        "no-such": ("fit", tmp_path / "no-such.safetensors"),
-        "is a folder, not a file": ("fit", tmp_path / "shards"),
-        "Make them with `logn collect best.pt --images train/ -o stats.safetensors --trust`": ("fit", "best.pt"),
-        "not `logn.affine`": ("apply", stats, shard),
-    }
-    for sentence, words in cases.items():
-        assert sentence in refused(*words, "-o", output)
-
-
 @pytest.fixture
 def affine(tmp_path):
     """A correction of four classes."""
@@ -155,23 +113,6 @@ def test_bfloat16_stays_bfloat16(run, affine, tmp_path):
     got = load_torch(tmp_path / "y.safetensors")["logits"]
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, affine(logits))
-
-
-@pytest.mark.parametrize(
-    ("rows", "target", "sentence"),
-    [
-        (np.zeros((2, 3)), "y.npy", "The number of columns differs: 4 in"),
-        (np.array([[0.0] * 4, [0, 0, np.nan, 0]]), "y.npy", "Row 1, class 2 of"),
-        (np.full((1, 4), 60000, np.float16), "y.npy", "does not fit float16 once it is corrected"),
-        (np.zeros((0, 4)), "y.npy", "holds no row of logits"),
-        (np.zeros((2, 4), np.int64), "y.npy", "int64"),
-        (np.zeros((2, 4)), "y.txt", "must end in .npy or .safetensors"),
-    ],
-)
-def test_logits_that_cannot_be_corrected_are_refused(refused, affine, tmp_path, rows, target, sentence):
-    np.save(tmp_path / "x.npy", rows)
-    assert sentence in refused("apply", tmp_path / "affine.safetensors", tmp_path / "x.npy", "-o", tmp_path / target)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["affine.safetensors", "x.npy"]
 
 
 def test_infinity_may_stay(run, affine, tmp_path):

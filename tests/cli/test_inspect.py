@@ -87,28 +87,6 @@ def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_with_a_warning
     assert "--activation softmax -o affine.safetensors" in softmax.out
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("stats.safetensors --counts short.json", "40 foreground classes, but got 2"),
-        ("stats.safetensors --plot p.gif", ".png, .svg, .pdf"),
-        ("stats.safetensors --plot no/p.png", "does not exist"),
-        ("counts.json", "counts.json"),
-        ("no-such.safetensors", "`no-such.safetensors` does not exist."),
-        ("folder", "`folder` is a folder, not a file."),
-        (
-            "best.onnx",
-            "`best.onnx` is a model, but this command takes statistics. Make them with `logn collect",
-        ),
-    ],
-)
-def test_mistakes_are_named(refused, stats, tmp_path, monkeypatch, words, sentence):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "short.json").write_text("[1, 2]")
-    (tmp_path / "folder").mkdir()
-    assert sentence in refused("inspect", *words.split())
-
-
 def test_statistics_that_are_doubtful_are_told_once_and_not_refused(run, tmp_path):
     random = np.random.default_rng(0)
     scores, single = random.uniform(size=(300, 5)), random.normal(size=(300, 1))

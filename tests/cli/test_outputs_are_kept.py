@@ -4,59 +4,13 @@ import os
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from logn.calibrators.affine import ClassAffine
 
 LINEAR = "(float[N, 4] x) => (float[N, 4] y) { y = Gemm(x, w) }"
 
 
-@pytest.fixture
-def stats(run, logits, tmp_path):
-    path = tmp_path / "stats.safetensors"
-    assert run("collect", tmp_path / "shards", "--background", "last", "-o", path).code == 0
-    return path
-
-
-@pytest.fixture
-def weights(tmp_path):
-    """A file of somebody's own."""
-    path = tmp_path / "model.safetensors"
-    save_file({"fc.weight": np.ones((4, 2), np.float32)}, path)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("fit {stats} -o {stats}", "is one of the inputs: choose another name"),
-        ("fit {stats} -o {weights}", "exists already: choose another"),
-        ("collect {shard} -o {shard}", "is one of the inputs: choose another name"),
-        ("collect {other} -o {shard}", "exists already"),
-        ("collect {shard} -o {weights}", "exists already: choose another"),
-        ("merge {stats} -o {stats}", "is one of the inputs: choose another name"),
-        ("merge {stats} -o {weights}", "exists already"),
-        ("fit {stats} -o {affine}", "exists already"),
-        ("collect {other} -o {stats}", "exists already"),
-        ("inspect {stats} --plot {stats}", "is one of the inputs: choose another name"),
-        ("apply {affine} {shard} -o {shard}", "is one of the inputs: choose another name"),
-        ("apply {affine} {shard} -o {stats}", "exists already: choose another"),
-        ("fold {model} {affine} -o {affine}", "is one of the inputs: choose another name"),
-        ("fit {stats} -o {folder}/no/such.safetensors", "does not exist: create"),
-        ("collect {shard} -o {folder}", "is a folder"),
-    ],
-)
-def test_nothing_is_replaced_by_mistake(run, refused, stats, weights, tmp_path, command, sentence):
-    names = {"affine": "affine.safetensors", "model": "model.onnx", "shard": "shards/0.npy", "other": "shards/1.npy"}
-    paths = {name: tmp_path / path for name, path in names.items()} | {"stats": stats, "weights": weights}
-    assert run("fit", stats, "-o", paths["affine"]).code == 0
-    paths["model"].write_bytes(b"")
-    before = {path: path.read_bytes() for path in paths.values()}
-    assert sentence in refused(*command.format(folder=tmp_path, **paths).split())
-    assert {path: path.read_bytes() for path in paths.values()} == before
-
-
-def test_what_is_asked_for_is_replaced(run, stats, tmp_path):
+def test_files_of_the_same_kind_are_replaced(run, stats, tmp_path):
     affine = tmp_path / "affine.safetensors"
     for _ in range(2):
         assert run("fit", stats, "-o", affine, "--overwrite").code == 0

@@ -60,16 +60,13 @@ def write_labels(folder, name, generator):
 
 
 @pytest.fixture(scope="module")
-def made(save_onnx, save_yolox, tmp_path_factory):
+def made(save_onnx, save_yolox, draw_images, tmp_path_factory):
     """Everything that a first command needs, and the files that examples in printed commands name."""
     folder, generator = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
     write_labels(folder, "train", generator)
     write_labels(folder, "val", generator)
-    (folder / "train").mkdir()
+    draw_images(folder / "train", 6, (48, 64))
     (folder / "shards").mkdir()
-    for number in range(6):
-        pixels = generator.integers(0, 256, (48, 64, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "train" / f"{number}.png")
     rows = generator.normal(0, 1, (300, 3)) - [0, 2, 4]
     labels = generator.integers(0, 3, 300)
     np.save(folder / "shards" / "0.npy", rows)

@@ -20,16 +20,14 @@ def files(make_files, tmp_path_factory):
     return make_files(tmp_path_factory.mktemp("terminal"), NAMES)
 
 
+DETECTOR = "compare {f}/store -d {f}/gt.json -s {f}/stats.safetensors --counts {f}/counts.json --bootstrap 20"
+ROWS_OF = "compare {f}/test.npy --labels {f}/labels.npy --train-logits {f}/test.npy --counts {f}/counts.json"
 COMMANDS = {
-    "compare": "compare {f}/store -d {f}/gt.json -s {f}/stats.safetensors --counts {f}/counts.json --methods {m} "
-    "--bootstrap 20",
-    "compare, verbose": "compare {f}/store -d {f}/gt.json -s {f}/stats.safetensors --counts {f}/counts.json "
-    "--methods {m} --bootstrap 20 --verbose",
+    "compare": f"{DETECTOR} --methods {{m}}",
+    "compare, verbose": f"{DETECTOR} --methods {{m}} --verbose",
     "compare, alone": "compare {f}/store -d {f}/gt.json",
-    "compare, a classifier": "compare {f}/test.npy --labels {f}/labels.npy --train-logits {f}/test.npy "
-    "--counts {f}/counts.json --methods logn,logn:margin=0,use_std=false,loga:tau=1 --bootstrap 20",
-    "compare, a classifier, verbose": "compare {f}/test.npy --labels {f}/labels.npy --train-logits {f}/test.npy "
-    "--counts {f}/counts.json --methods logn,loga:tau=1 --bootstrap 20 --verbose",
+    "compare, a classifier": f"{ROWS_OF} --methods logn,logn:margin=0,use_std=false,loga:tau=1 --bootstrap 20",
+    "compare, a classifier, verbose": f"{ROWS_OF} --methods logn,loga:tau=1 --bootstrap 20 --verbose",
     "thresholds": "thresholds {f}/store -d {f}/gt.json --bootstrap 20",
     "inspect": "inspect {f}/stats.safetensors --counts {f}/counts.json",
 }
@@ -37,11 +35,10 @@ COMMANDS = {
 TO_PASTE = "To do so: logn "
 
 
-def printed(run, files, name):
-    words = [word.format(f=files, m=METHODS) for word in COMMANDS[name].split()]
-    result = run(*words)
+def printed(run, files, name, methods=METHODS):
+    result = run(*(word.format(f=files, m=methods) for word in COMMANDS[name].split()))
     assert result.code == 0, result.err
-    return result.out
+    return result
 
 
 @pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
@@ -49,7 +46,7 @@ def printed(run, files, name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_line_is_wider_than_the_terminal(run, files, monkeypatch, name, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = [line for line in printed(run, files, name).splitlines() if not line.startswith(TO_PASTE)]
+    lines = [line for line in printed(run, files, name).out.splitlines() if not line.startswith(TO_PASTE)]
     assert [line for line in lines if cell_width(line) > columns] == []
 
 
@@ -58,9 +55,9 @@ def test_no_line_is_wider_than_the_terminal(run, files, monkeypatch, name, colum
 def test_a_narrow_table_has_every_number_of_a_wide_one(run, files, monkeypatch, name):
     numbers = re.compile(r"(?<![\w.])[+-]?\d+\.\d+")
     monkeypatch.setenv("COLUMNS", "50" if name == "inspect" else "80")
-    narrow = printed(run, files, name)
+    narrow = printed(run, files, name).out
     monkeypatch.setenv("COLUMNS", "400")
-    wide = printed(run, files, name)
+    wide = printed(run, files, name).out
     assert sorted(numbers.findall(narrow)) == sorted(numbers.findall(wide))
 
 
@@ -91,7 +88,7 @@ def test_colours_are_for_terminals_and_not_where_nobody_wants_them(run, files, m
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert text_style().colours is coloured
-    assert bool(ANSI.search(printed(run, files, "compare, a classifier, verbose"))) is coloured
+    assert bool(ANSI.search(printed(run, files, "compare, a classifier, verbose").out)) is coloured
 
 
 def test_names_and_titles_are_folded_not_cut():
@@ -159,9 +156,7 @@ def test_names_from_files_do_not_steer_the_terminal(run, hostile, monkeypatch, n
     if colours:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm-256color")
-    words = [word.format(f=hostile, m="logn") for word in COMMANDS[name].split()]
-    result = run(*words)
-    assert result.code == 0, result.err
+    result = printed(run, hostile, name, "logn")
     shown = ANSI.sub("", result.out + result.err)
     assert STEERING.findall(shown) == []
     if name in ("thresholds", "inspect"):  # these name classes

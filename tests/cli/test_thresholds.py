@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import logn
-from logn.cli.main import execute
 
 
 @pytest.fixture(scope="module")
@@ -29,100 +28,84 @@ def split(make_split, tmp_path_factory):
     return make_split(tmp_path_factory.mktemp("thresholds"), activation="sigmoid", seed=1)
 
 
-def run(split, *words):
-    return execute(
-        ["thresholds", str(split.folder / "store"), "-d", str(split.annotations), "--bootstrap", "20", *map(str, words)]
-    )
+def thresholds(split, *words):
+    return ("thresholds", split.folder / "store", "-d", split.annotations, "--bootstrap", 20, *words)
 
 
-def test_points_and_their_map_are_written(split, tmp_path, capsys, monkeypatch):
+def test_points_and_their_map_are_written(run, split, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")  # titles on one line
     points, affine = tmp_path / "points.json", tmp_path / "affine.safetensors"
     words = ["--thresholds", "fppi=1", "--method", "recommended", "-s", split.folder / "statistics.safetensors"]
-    assert run(split, *words, "-o", points, "--affine", affine, "--at", "0.5") == 0
-    printed = capsys.readouterr().out
+    printed = run(*thresholds(split, *words, "-o", points, "--affine", affine, "--at", "0.5")).out
     assert "with 0.5 for all classes -> with these thresholds." in printed
     assert "One threshold, 0.5, acts exactly as the thresholds per class." in printed
     saved = logn.OperatingPoints.load(points)
     assert saved.affine(0.5) == logn.ClassAffine.load(affine)
-    assert run(split, "-o", tmp_path / "points.csv", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["goal"] == "f1"
+    assert run(*thresholds(split, "-o", tmp_path / "points.csv", "--json")).json["goal"] == "f1"
     assert (tmp_path / "points.csv").read_text().startswith("class,threshold\nthing 0,")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--thresholds", "precision"], "to be f1, precision=0.9, recall=0.8 or fppi=1"),
-        (["--method", "x.safetensors"], "x.safetensors"),
-        (["--bootstrap", "-1"], "'--bootstrap': expected at least 0"),
-        (["--at", "1.5"], "'--at': expected at least 0 and at most 1"),
-        (["-o", "nowhere/points.json"], "The folder of `nowhere/points.json` does not exist"),
+        ("--thresholds precision", "to be f1, precision=0.9, recall=0.8 or fppi=1"),
+        ("--method x.safetensors", "x.safetensors"),
+        ("--bootstrap -1", "'--bootstrap': expected at least 0"),
+        ("-o nowhere/points.json", "The folder of `nowhere/points.json` does not exist"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(split, words, sentence, capsys, tmp_path, monkeypatch):
+def test_what_is_wrong_is_one_sentence(refused, split, words, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run(split, *words) == 2
-    error = capsys.readouterr().err.strip()
-    assert sentence in error
-    assert error.count("\n") == 0
+    assert sentence in refused(*thresholds(split, *words.split()))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
-def test_the_printed_command_writes_a_new_file(make_split, activation, tmp_path, capsys, monkeypatch):
+def test_the_printed_command_writes_a_new_file(run, make_split, activation, tmp_path, monkeypatch):
     (tmp_path / "made").mkdir()
     split = make_split(tmp_path / "made", activation=activation)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thresholds.json").write_text("mine")
-    assert run(split) == 0
-    (printed,) = re.findall(r"^To save them: logn (.*)$", capsys.readouterr().err, flags=re.M)
-    assert execute(shlex.split(printed)) == 0
+    (printed,) = re.findall(r"^To save them: logn (.*)$", run(*thresholds(split)).err, flags=re.M)
+    done = run(*shlex.split(printed))
     assert logn.OperatingPoints.load("thresholds-2.json").activation == activation
     assert (tmp_path / "thresholds.json").read_text() == "mine"
-    assert "logn thresholds" not in capsys.readouterr().err
+    assert (done.code, "logn thresholds" in done.err) == (0, False)
 
 
-def test_a_softmax_that_keeps_too_little_writes_nothing(make_split, tmp_path, capsys):
+def test_a_softmax_that_keeps_too_little_writes_nothing(refused, make_split, tmp_path):
     split = make_split(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
     words = ["-o", tmp_path / "points.json", "--affine", tmp_path / "affine.safetensors", "--at", "0.05"]
-    assert run(split, *words) == 2
-    assert "nearer to the common one" in capsys.readouterr().err
+    assert "nearer to the common one" in refused(*thresholds(split, *words))
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(("federated", "style"), [(True, "lvis"), (False, "coco")])
-def test_the_protocol_is_seen_from_the_labels(split, tmp_path, capsys, federated, style):
+def test_the_protocol_is_seen_from_the_labels(run, split, tmp_path, federated, style):
     content = json.loads(split.annotations.read_text())
     for image in content["images"] if not federated else ():
         del image["neg_category_ids"], image["not_exhaustive_category_ids"]
     (tmp_path / "labels.json").write_text(json.dumps(content))
-    words = ["thresholds", split.folder / "store", "-a", tmp_path / "labels.json", "--bootstrap", 0, "--json"]
-    assert execute([*map(str, words)]) == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["labels"] == style
+    done = run("thresholds", split.folder / "store", "-a", tmp_path / "labels.json", "--bootstrap", 0, "--json")
+    assert done.json["settings"]["labels"] == style
 
 
-def test_a_results_file_of_any_tool(tmp_path, capsys):
-    images = [{"id": number, "width": 50, "height": 50} for number in range(1, 41)]
-    boxes = [
-        {"id": number, "image_id": number, "category_id": 1, "bbox": [0, 0, 9, 9], "area": 81}
-        for number in range(1, 41)
-    ]
-    labels = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "car"}]}
-    results = [
-        {"image_id": number, "category_id": 1, "bbox": [left, 0, 9, 9], "score": score}
-        for number in range(1, 41)
-        for left, score in ((0, 0.2 + number / 100), (20, 0.1))
-    ]
+def test_a_results_file_of_any_tool(run, refused, tmp_path):
+    numbers = range(1, 41)
+    images = [{"id": number, "width": 50, "height": 50} for number in numbers]
+    boxes = [{"image_id": number, "category_id": 1, "bbox": [0, 0, 9, 9]} for number in numbers]
+    truth = [{**box, "id": box["image_id"], "area": 81} for box in boxes]
+    labels = {"images": images, "annotations": truth, "categories": [{"id": 1, "name": "car"}]}
+    results = [{**box, "score": 0.2 + box["image_id"] / 100} for box in boxes]
+    results += [{**box, "bbox": [20, 0, 9, 9], "score": 0.1} for box in boxes]
     (tmp_path / "val.json").write_text(json.dumps(labels))
     (tmp_path / "results.json").write_text(json.dumps(results))
-    words = ["thresholds", tmp_path / "results.json", "-d", tmp_path / "val.json"]
-    assert execute([*map(str, words)]) == 0
-    printed = capsys.readouterr()
+    words = ("thresholds", tmp_path / "results.json", "-d", tmp_path / "val.json")
+    printed = run(*words)
     assert "36 -> 40" in printed.out
     assert "logn thresholds" in printed.err
-    assert execute([*map(str, words), "--method", "recommended"]) == 2
+    assert refused(*words, "--method", "recommended")
 
 
 @pytest.fixture
@@ -135,12 +118,12 @@ def sigmoid_file(save_onnx, tmp_path):
 
 
 def fold(model, thresholds, *words):
-    names = ["--class-names", model.parent / "names.txt", "-o", model.parent / "out.onnx"]
-    return execute([*map(str, ["fold", model, "--thresholds", thresholds, *names, *words])])
+    names = ("--class-names", model.parent / "names.txt", "-o", model.parent / "out.onnx")
+    return ("fold", model, "--thresholds", thresholds, *names, *words)
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "csv", "points"])
-def test_thresholds_that_exist_go_into_a_model(sigmoid_file, kind, capsys, tmp_path):
+def test_thresholds_that_exist_go_into_a_model(run, sigmoid_file, kind, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     given = {"bus": 0.6, "car": 0.1}
     source = json.dumps(given)
@@ -151,8 +134,8 @@ def test_thresholds_that_exist_go_into_a_model(sigmoid_file, kind, capsys, tmp_p
     elif kind == "points":
         logn.OperatingPoints.from_thresholds(given, 0.3, ("car", "person", "bus")).save(tmp_path / "given.points.json")
     source = source if kind == "text" else next(tmp_path.glob(f"given*.{'csv' if kind == 'csv' else 'json'}"))
-    assert fold(sigmoid_file, source, "--at", "0.3") == 0
-    assert "Keep using 0.3: it now acts as your per-class thresholds." in capsys.readouterr().out
+    done = run(*fold(sigmoid_file, source, "--at", "0.3"))
+    assert "Keep using 0.3: it now acts as your per-class thresholds." in done.out
     inputs = {"x": np.random.default_rng(1).normal(size=(500, 8)).astype(np.float32)}
     plain, folded = (
         onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, inputs)[0]
@@ -165,28 +148,20 @@ def test_thresholds_that_exist_go_into_a_model(sigmoid_file, kind, capsys, tmp_p
     ("thresholds", "words", "sentence"),
     [
         ('{"car": 0}', (), "threshold of `car` to lie between 0 and 1, both excluded, but got 0."),
-        ('{"car": 1.0}', (), "both excluded, but got 1.0."),
-        ('{"car": NaN}', (), "both excluded, but got nan."),
         ('{"cat": 0.5}', (), "no class `cat`; did you mean `car`?"),
-        ('{"car": 0.5, "car": 0.4}', (), "the key 'car' comes twice"),
         ('{"car": 0.5', (), "is not JSON such as"),
         ('{"car": 0.5}', ("affine.safetensors",), "Pass a correction or `--thresholds`, not both."),
         ('{"car": 0.5}', ("--at", "1"), "`at` to lie between 0 and 1"),
         ("nowhere.json", (), "nowhere.json"),
     ],
 )
-def test_thresholds_that_are_wrong_are_one_sentence(sigmoid_file, thresholds, words, sentence, capsys, tmp_path):
+def test_thresholds_that_are_wrong_are_one_sentence(refused, sigmoid_file, thresholds, words, sentence, tmp_path):
     before = sorted(tmp_path.iterdir())
-    assert fold(sigmoid_file, thresholds, *words) == 2
-    error = capsys.readouterr().err.strip()
-    assert sentence in error
-    assert error.count("\n") == 0
+    assert sentence in refused(*fold(sigmoid_file, thresholds, *words))
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_model_that_holds_thresholds_already_is_refused(sigmoid_file, capsys, tmp_path):
-    assert fold(sigmoid_file, '{"car": 0.5}') == 0
-    (tmp_path / "out.onnx").rename(tmp_path / "once.onnx")
-    capsys.readouterr()
-    assert fold(tmp_path / "once.onnx", '{"car": 0.5}') == 2
-    assert "has a map folded into it already (thresholds)" in capsys.readouterr().err
+def test_a_model_that_holds_thresholds_already_is_refused(run, refused, sigmoid_file, tmp_path):
+    assert run(*fold(sigmoid_file, '{"car": 0.5}')).code == 0
+    once = (tmp_path / "out.onnx").rename(tmp_path / "once.onnx")
+    assert "has a map folded into it already (thresholds)" in refused(*fold(once, '{"car": 0.5}'))
