@@ -104,18 +104,33 @@ def test_images_without_predictions_are_left_out_with_a_note(files, run):
         ("compare . -d gt.json", "`.` is neither a folder from `logn predict` nor a file of logits."),
         ("compare stor -d gt.json", "`stor` does not exist. Make predictions with `logn predict MODEL --data val.json"),
         ("compare best.pt -d gt.json", "`logn predict best.pt --data val.json -o predictions --trust`"),
-        (
-            "compare stats.safetensors -d gt.json",
-            "holds statistics, not predictions: pass it as `-s stats",
-        ),
+        ("compare stats.safetensors -d gt.json", "holds statistics, not predictions: pass it as `-s stats"),
         ("compare store -d gt.json --methods norcl", "to be one of none, recommended, logn"),
         ("compare store -d gt.json --methods use_std=false", "`--methods` must begin with the name of a method"),
         ("compare store -d gt.json --methods loga", "The method `loga` needs"),
         ("compare store -d gt.json --methods logn", "The method `logn` needs"),
         ("compare store -d gt.json -o gt.json", "`gt.json` is a file, but the comparison is a folder"),
+        ("compare test.npy --labels labels.npy --methods logn", "The method `logn` needs"),
+        ("compare test.npy --labels bad.txt", "bad.txt`: Line 2 does not end in the number of a class: 'b.jpg x'."),
+        ("compare nan.npy --labels labels.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
+        ("compare none.npy --labels labels.npy", "none.npy` does not exist."),
+        ("compare test.npy --labels labels.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is"),
+        (
+            "compare test.npy --labels labels.npy --methods loga --counts two.json",
+            "`counts` has 2 classes, but the logits",
+        ),
+        (
+            "compare test.npy --labels labels.npy --class-names two.txt",
+            "names 2 classes, but the logits have 3 columns",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(files, refused, line, sentence):
+    broken = np.load("test.npy")
+    broken[5, 2] = np.nan
+    np.save("nan.npy", broken)
+    for name, text in {"bad.txt": "a.jpg 0\nb.jpg x\n", "two.json": "[5, 5]", "two.txt": "a\nb\n"}.items():
+        (files / name).write_text(text)
     assert sentence in refused(*line.split())
 
 
@@ -187,29 +202,6 @@ def test_the_table_of_a_classifier(rows, run):
     assert len(lines) <= 10
     assert lines[0].split() == ["method", "top-1", "change", "many", "medium", "few", "ECE"]
     assert (rows / "result" / "comparison.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("test.npy --methods logn", "The method `logn` needs"),
-        ("test.npy --labels bad.txt", "bad.txt`: Line 2 does not end in the number of a class: 'b.jpg x'."),
-        ("nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
-        ("none.npy", "none.npy` does not exist."),
-        ("test.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is nan."),
-        ("test.npy --methods loga --counts few.json", "`counts` has 2 classes, but the logits have 4."),
-        ("test.npy --class-names two.txt", "names 2 classes, but the logits have 4 columns"),
-    ],
-)
-def test_bad_input_of_a_classifier_gets_one_sentence(rows, refused, words, sentence):
-    broken = np.load("test.npy")
-    broken[5, 2] = np.nan
-    np.save("nan.npy", broken)
-    for name, text in {"bad.txt": "a.jpg 0\nb.jpg x\n", "few.json": "[5, 5]", "two.txt": "a\nb\n"}.items():
-        (rows / name).write_text(text)
-    words = words.split()
-    given = () if "--labels" in words else ("--labels", "test_labels.npy")
-    assert sentence in refused("compare", *words, *given)
 
 
 def test_a_name_that_utf8_cannot_hold_does_not_cost_the_result(rows, run):

@@ -10,7 +10,7 @@ from logn.calibrators.affine import ClassAffine
 LINEAR = "(float[N, 4] x) => (float[N, 4] y) { y = Gemm(x, w) }"
 
 
-def test_files_of_the_same_kind_are_replaced(run, stats, tmp_path):
+def test_what_is_asked_for_is_replaced(run, stats, tmp_path):
     affine = tmp_path / "affine.safetensors"
     for _ in range(2):
         assert run("fit", stats, "-o", affine, "--overwrite").code == 0
