@@ -94,37 +94,6 @@ TWO_HEADS = """(float[N, 3, 8, 8] x) => (float[N, 4] y, float[N, 4] u)
     { f = Flatten(x) z = Gemm(f, w) y = Softmax(z) v = Gemm(f, t) u = Softmax(v) }"""
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("fold model.onnx wide.safetensors", "no class logits of 9 columns"),
-        ("fold broken.onnx affine.safetensors", "cannot be read as an ONNX model"),
-        ("fold two.onnx affine.safetensors", "name one as `tensor`"),
-        ("fold two.onnx affine.safetensors --tensor nobody", "has no tensor `nobody`"),
-        ("fold model.pt affine.safetensors", "fold a PyTorch model in Python with logn.fold(model, layer, affine)"),
-        ("fold model.engine affine.safetensors", "is not an ONNX file: it is an engine of TensorRT"),
-        ("fold model.onnx affine.safetensors --size large", "like 480x640 or 640"),
-        ("fold model.onnx affine.safetensors --size 9", "Expected `size` to be (8, 8)"),
-        ("collect model.onnx --images images", "`model.onnx` does not say how its images are prepared. Pass `like`"),
-        ("collect model.onnx --images images --like yolo", "Expected `like` to be one of yolov5"),
-        ("collect model.onnx --images empty --like imagenet", "holds no images"),
-        ("collect best.pt --images images", "`best.pt` is a pickle"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_no_file(
-    refused, save_onnx, tmp_path, monkeypatch, model, images, affine, words, sentence
-):
-    monkeypatch.chdir(tmp_path)
-    ClassAffine.identity(9).save(tmp_path / "wide.safetensors")
-    (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:200])
-    (tmp_path / "best.pt").write_bytes(b"")
-    (tmp_path / "empty").mkdir()
-    save_onnx(tmp_path / "two.onnx", TWO_HEADS, w=np.ones((192, 4)), t=np.ones((192, 4)))
-    output = "out.onnx" if words.startswith("fold") else "stats.safetensors"
-    assert sentence in refused(*words.split(), "-o", output)
-    assert not (tmp_path / output).exists()
-
-
 @pytest.fixture
 def labels(save_yolox, draw_images, tmp_path):
     """The detector `m.onnx`, and labels of two images with two of its classes."""
@@ -156,27 +125,48 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("m.onnx", "does not say how its images are prepared. Pass `like`"),
-        ("m.onnx --like yolo", "Expected `like` to be one of yolov5"),
-        ("m.onnx --like yolox --size 64", "Expected `size` to be (32, 32)"),
-        ("m.onnx --like yolox --class-names other.txt", "horse"),
-        ("m.onnx --like yolox --class-names names.txt", "1.png"),
-        ("bad.onnx --like yolox", "does not load in onnxruntime"),
-        ("nowhere", "There is no file or folder `nowhere`"),
-        ("gone.onnx --like yolox", "gone.onnx"),
-        ("os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),
-        ("os:name", "`os:name` is of type str; name a function that returns a model"),
-        ("os:nothing", "`os:nothing` cannot be imported: "),
-        ("best.pt", "`best.pt` is a pickle"),
+        ("fold model.onnx wide.safetensors", "no class logits of 9 columns"),
+        ("fold broken.onnx affine.safetensors", "cannot be read as an ONNX model"),
+        ("fold two.onnx affine.safetensors", "name one as `tensor`"),
+        ("fold two.onnx affine.safetensors --tensor nobody", "has no tensor `nobody`"),
+        ("fold model.pt affine.safetensors", "fold a PyTorch model in Python with logn.fold(model, layer, affine)"),
+        ("fold model.engine affine.safetensors", "is not an ONNX file: it is an engine of TensorRT"),
+        ("fold model.onnx affine.safetensors --size large", "like 480x640 or 640"),
+        ("fold model.onnx affine.safetensors --size 9", "Expected `size` to be (8, 8)"),
+        ("collect model.onnx --images images", "`model.onnx` does not say how its images are prepared. Pass `like`"),
+        ("collect model.onnx --images images --like yolo", "Expected `like` to be one of yolov5"),
+        ("collect model.onnx --images empty --like imagenet", "holds no images"),
+        ("collect best.pt --images images", "`best.pt` is a pickle"),
+        ("predict m.onnx", "does not say how its images are prepared. Pass `like`"),
+        ("predict m.onnx --like yolo", "Expected `like` to be one of yolov5"),
+        ("predict m.onnx --like yolox --size 64", "Expected `size` to be (32, 32)"),
+        ("predict m.onnx --like yolox --class-names other.txt", "horse"),
+        ("predict m.onnx --like yolox --class-names names.txt", "1.png"),
+        ("predict bad.onnx --like yolox", "does not load in onnxruntime"),
+        ("predict nowhere", "There is no file or folder `nowhere`"),
+        ("predict gone.onnx --like yolox", "gone.onnx"),
+        ("predict os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),
+        ("predict os:name", "`os:name` is of type str; name a function that returns a model"),
+        ("predict os:nothing", "`os:nothing` cannot be imported: "),
+        ("predict best.pt", "`best.pt` is a pickle"),
     ],
 )
-def test_a_prediction_that_cannot_be_made(refused, tmp_path, monkeypatch, labels, words, sentence):
+def test_bad_input_is_one_sentence_and_no_file(
+    refused, save_onnx, tmp_path, monkeypatch, model, images, affine, labels, words, sentence
+):
     monkeypatch.chdir(tmp_path)
+    ClassAffine.identity(9).save(tmp_path / "wide.safetensors")
+    (tmp_path / "broken.onnx").write_bytes(model.read_bytes()[:200])
     (tmp_path / "best.pt").write_bytes(b"a pickle")
-    model = onnx.load("m.onnx")
-    model.graph.node[0].op_type = "NoSuchOperator"
-    onnx.save_model(model, "bad.onnx")
+    (tmp_path / "empty").mkdir()
+    save_onnx(tmp_path / "two.onnx", TWO_HEADS, w=np.ones((192, 4)), t=np.ones((192, 4)))
+    unknown = onnx.load("m.onnx")
+    unknown.graph.node[0].op_type = "NoSuchOperator"
+    onnx.save_model(unknown, "bad.onnx")
     if sentence == "1.png":
         (tmp_path / sentence).unlink()
-    assert sentence in refused("predict", *words.split(), "-d", labels, "-o", "store")
-    assert not (tmp_path / "store").exists()
+    verb, *arguments = words.split()
+    output = {"fold": "out.onnx", "collect": "stats.safetensors", "predict": "store"}[verb]
+    data = ("-d", labels) if verb == "predict" else ()
+    assert sentence in refused(verb, *arguments, *data, "-o", output)
+    assert not (tmp_path / output).exists()
