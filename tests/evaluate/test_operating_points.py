@@ -244,9 +244,9 @@ def test_own_thresholds_are_better_on_held_out_folds(seed, classes, images, draw
             own = np.where(np.isnan(own) | (right < 5), common, own)
             held_out = Draws.once(scored.part(folds == fold))
             for side, values in enumerate((np.full(classes, common), own)):
-                hits, alarms = held_out.at(values[:, None])
-                counts[side] += hits[:, 0], alarms[:, 0], held_out.objects[:, 0]
+                counts[side] += held_out.at(values[:, None])[:, :, 0]
     hits, alarms, objects = counts.transpose(1, 0, 2)
+    assert (objects == 4 * np.bincount(scored.object_labels, minlength=classes)).all()
     scores = 2 * hits / np.maximum(hits + alarms + objects, 1)
     np.testing.assert_array_equal(
         chosen.weights > 0, (scores[1] > scores[0]) & (right >= 5) & ~np.isnan(once(scored, "f1")[1])

@@ -41,7 +41,6 @@ REPEATS = 4
 # Why a class has the common threshold.
 NO_OBJECTS, TOO_FEW = "no objects in these images", f"fewer than {FEWEST} right detections"
 UNREACHED, NO_BETTER = "no threshold that reaches the goal", "no better threshold on held-out images"
-BEST_SINGLE, PER_CLASS = "best single threshold", "per class"
 # What a false alarm may cost in objects found, in logarithms; beyond it nothing changes any more.
 _PRICES = (-16.0, 16.0)
 # How far thresholds move together to meet a goal, in logits.
@@ -163,11 +162,11 @@ def operating_points(
     scored, how = read_detections(predictions, labels, affine, **reading)
     chosen = choose_thresholds(scored, wanted, num_bootstrap=num_bootstrap)
     single, per_class, note = _held_out(scored, chosen, wanted, num_bootstrap)
-    levels = {f"{at:g} for all classes": np.full(len(single), at), BEST_SINGLE: single, PER_CLASS: per_class}
+    levels = {f"{at:g} for all classes": np.array(at), "best single threshold": single, "per class": per_class}
     # Scores of 0 and 1: a threshold of one half keeps what these thresholds keep.
     kept = {name: replace(scored, scores=(scored.scores >= level).astype(np.float64)) for name, level in levels.items()}
     before, _, after = (Draws.once(decided).at(0.5)[:, :, 0] for decided in kept.values())
-    columns = (chosen.thresholds, scored.objects_per_class, *after, *before)
+    columns = (chosen.thresholds, after[2], *after[:2], *before[:2])
     rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
     return replace(
         how,
@@ -280,11 +279,11 @@ def choose_thresholds(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
         spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
-    hits = np.bincount(detections.labels[detections.right], minlength=detections.num_classes)
+    hits, _, objects = once.at(0.0)[:, :, 0]  # of all detections
     better = _better_on_held_out(detections, goal, spread, hits, seed)
     weights = np.where(better, _weights(common, own, spread, hits)[:, 0], 0.0)
     thresholds = shrunk(common, own, weights[:, None], once, goal)[:, 0]
-    conditions = [weights > 0, detections.objects_per_class == 0, hits < FEWEST, np.isnan(own[:, 0])]
+    conditions = [weights > 0, objects == 0, hits < FEWEST, np.isnan(own[:, 0])]
     reasons = np.select(conditions, ["", NO_OBJECTS, TOO_FEW, UNREACHED], NO_BETTER).tolist()
     return ChosenThresholds(thresholds, float(common[0]), weights, tuple(reasons))
 
@@ -391,7 +390,7 @@ def _better_on_held_out(
         return np.zeros(detections.num_classes, bool)
     rng = np.random.default_rng(seed)
     folds = np.array([rng.permutation(detections.num_images) % count for _ in range(REPEATS)])
-    totals = np.zeros((2, 2, detections.num_classes))  # common and own; hits and false alarms
+    totals = np.zeros((2, 3, detections.num_classes))  # common and own; hits, false alarms and objects
     for partition, fold in itertools.product(folds, range(count)):
         train, test = (Draws.once(detections.part((partition == fold) == side)) for side in (False, True))
         common, own = choose(train, goal)
@@ -400,14 +399,12 @@ def _better_on_held_out(
             logits = logit(thresholds)
             offset = offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
             totals[side] += test.at(sigmoid(logits + offset))[:, :, 0]
-    objects = REPEATS * detections.objects_per_class
-    scores = [_score(goal, hits, alarms, objects) for hits, alarms in totals]
-    gains = scores[1] - scores[0]
+    gains = _score(goal, *totals[1]) - _score(goal, *totals[0])
     better: Bools = (gains.sum(keepdims=True) if goal.is_joint else gains) > 0
     return np.broadcast_to(better, gains.shape)
 
 
-def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: Ints) -> FloatArray:
+def _score(goal: Goal, hits: FloatArray, alarms: FloatArray, objects: FloatArray) -> FloatArray:
     """`(F,)` how good thresholds are; higher is better."""
     if goal.is_joint:
         return hits

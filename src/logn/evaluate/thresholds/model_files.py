@@ -141,7 +141,7 @@ def correct_with_thresholds(
                 predict(_detector(model, options), labels, folder, images=label_images)
                 points = operating_points(folder, labels, thresholds, correction, at=at, allow_missing_classes=True)
                 plain, _ = read_detections(folder, labels, allow_missing_classes=True)
-                counts = Draws.once(plain).at(at)[:, :, 0]
+                counts = Draws.once(plain).at(at)[:2, :, 0]
                 folded = replace(points.fold(at, folder, at_output=at_output), uncorrected=counts)
         else:
             points = _given(thresholds, correction, moments[0], at, os.fspath(model))

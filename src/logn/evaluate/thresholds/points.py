@@ -260,8 +260,7 @@ class OperatingPoints:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        plain: dict[str, Any] = plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)})
-        return plain
+        return dict(plain_values({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,7 +449,10 @@ def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected:
     parts.append(write_table(["class", "objects", "threshold", "found", "false alarms"], table, style))
     if len(shown) < len(rows):
         parts.append(style.wrap(f"{len(rows) - len(shown)} more classes have thresholds near {points.common:.3f}."))
-    parts += [style.wrap(f"* {sentence}") for sentence in _common_classes(points)]
+    for reason in sorted({row.reason for row in rows} - {""}):
+        names = [row.name for row in rows if row.reason == reason]
+        keep = f"keep the common {points.common:.3f} ({len(names)})"
+        parts.append(style.wrap(f"* Classes with {reason} {keep}: {listed(names)}."))
     measured = list(points.summary.values())
     metrics = [[name, *(_in_words(*values[name]) for values in measured)] for name in measured[0]]
     parts += ["", write_table(["", *points.summary], metrics, style), *map(style.wrap, points.notes)]
@@ -479,11 +481,3 @@ def _in_words(value: float | None, *ends: float) -> str:
     """
     interval = " [{:.3f}, {:.3f}]".format(*ends) if ends else ""
     return "–" if value is None or math.isnan(value) else f"{value:.3f}{interval}"
-
-
-def _common_classes(points: OperatingPoints) -> list[str]:
-    """The classes that have the common threshold, by reason."""
-    reasons = sorted({point.reason for point in points.points} - {""})
-    groups = {why: [point.name for point in points.points if point.reason == why] for why in reasons}
-    keep = f"keep the common {points.common:.3f}"
-    return [f"Classes with {why} {keep} ({len(names)}): {listed(names)}." for why, names in groups.items()]

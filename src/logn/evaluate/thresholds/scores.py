@@ -77,11 +77,6 @@ class ScoredDetections:
         """How many classes there are."""
         return len(self.class_names)
 
-    @property
-    def objects_per_class(self) -> Ints:
-        """`(F,)` objects of each class."""
-        return np.bincount(self.object_labels, minlength=self.num_classes).astype(np.int64)
-
     def part(self, images: Bools) -> ScoredDetections:
         """The detections and objects of the images in the mask, renumbered."""
         position = np.cumsum(images) - 1
@@ -214,16 +209,11 @@ class Draws:
         """`(B,)` images of each draw, repetitions counted."""
         return np.asarray(self.weights.sum(axis=0))
 
-    @property
-    def objects(self) -> Array:
-        """`(F, B)` objects of each class."""
-        return np.array([sums.objects for sums in self.classes]).reshape(-1, self.size)
-
     def at(self, thresholds: npt.ArrayLike) -> Array:
-        """Hits and false alarms `(2, F, B)` at thresholds that broadcast to `(F, B)`."""
+        """Hits, false alarms and objects `(3, F, B)` at thresholds that broadcast to `(F, B)`."""
         rows = np.broadcast_to(np.asarray(thresholds, np.float64), (len(self.classes), self.size))
-        pairs = [sums.at(row) for sums, row in zip(self.classes, rows, strict=True)]
-        return np.array(pairs).reshape(len(pairs), 2, self.size).swapaxes(0, 1)
+        counts = [(*sums.at(row), sums.objects) for sums, row in zip(self.classes, rows, strict=True)]
+        return np.array(counts).reshape(len(counts), 3, self.size).swapaxes(0, 1)
 
 
 def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
@@ -231,14 +221,13 @@ def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
 
     Without anything kept there is no precision, without objects no recall: NaN, which class means leave out.
     """
-    hits, alarms = draws.at(thresholds)
-    objects, present = draws.objects, draws.objects > 0
-    totals = [counts.sum(axis=0) for counts in (hits, alarms, objects)]
-    found = shares(*totals) | {"false alarms per image": ratio(totals[1], draws.images)}
-    for name, values in shares(hits, alarms, objects).items():
-        counted = present & ~np.isnan(values)
-        found[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
-    return found
+    counts = draws.at(thresholds)
+    hits, alarms, objects = counts.sum(axis=1)
+    metrics = shares(hits, alarms, objects) | {"false alarms per image": ratio(alarms, draws.images)}
+    for name, values in shares(*counts).items():
+        counted = (counts[2] > 0) & ~np.isnan(values)
+        metrics[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
+    return metrics
 
 
 def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
@@ -249,6 +238,5 @@ def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
 
 def ratio(part: Array, whole: Array) -> FloatArray:
     """`part / whole`, NaN where `whole` is 0."""
-    result: FloatArray = np.full(np.shape(part), np.nan)
-    np.divide(part, whole, out=result, where=np.asarray(whole) > 0)
-    return result
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, part / whole, np.nan)
