@@ -161,6 +161,18 @@ def test_thresholds_per_class_beat_one_threshold_where_classes_have_scales_of_th
         assert per_class > one + 0.05, goal
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_shrunk_thresholds_meet_a_goal_over_all_classes_just_so(seed):
+    scored, limit = simulated(np.random.default_rng(seed), 60), 0.5 * 60
+    chosen = choose_thresholds(scored, Goal.parse("fppi=0.5"), num_bootstrap=50)
+    assert 0 < (chosen.weights < 1).sum()
+    alarms = [
+        int((scored.wrong & (logit(scored.scores) >= (logit(chosen.thresholds) + move)[scored.labels])).sum())
+        for move in (1e-9, -0.3)
+    ]
+    assert alarms[0] <= limit < alarms[1]
+
+
 def test_shrinking_helps_classes_with_few_objects():
     rng = np.random.default_rng(6)
     gains = []
