@@ -118,6 +118,17 @@ def test_error_types_of_one_of_each():
     assert np.isnan(result.per_group["c"]["AP50"])
 
 
+@pytest.mark.parametrize(("category", "x", "kind"), [(2, 0, "Cls"), (1, 5, "Loc")])
+def test_an_error_at_the_first_box_is_repaired(category, x, kind):
+    content = {"images": [{"id": 1}], "categories": [{"id": 1}, {"id": 2}]}
+    content["annotations"] = annotations_of([(1, 1, [0, 0, 10, 10]), (1, 2, [200, 0, 10, 10])])
+    truth = load_ground_truth(content, style="coco")
+    detections = made_detections([(1, category, [x, 0, 10, 10], 0.9)])
+    result = error_types(detections, truth, match_detections(detections, truth))
+    assert (result.base, result.counts[kind]) == (0, 1)
+    assert result.gains[kind] == pytest.approx(0.5)
+
+
 def plain_greedy(iou, threshold):
     """One detection after the other, the best free box each; ties: the later box."""
     free = np.ones(iou.shape[1], bool)

@@ -200,6 +200,8 @@ def test_weights_lie_between_none_and_all_and_grow_with_the_decisions(own, sprea
     assert ((weights >= 0) & (weights <= 1)).all()
     assert between >= 0
     assert weights[0] <= weights[1:].min() + 1e-12
+    moved, _ = shrinkage_weights(np.array(own) + 1.5, 1.5, np.full(len(own), spread), count)
+    np.testing.assert_allclose(moved, weights, atol=1e-6)
 
 
 @pytest.mark.parametrize("goal", ["f1", "recall=0.7", "precision=0.8", "fppi=0.5"])

@@ -29,7 +29,8 @@ def made_problem(folder, seed, *, federated, images=14):
         for image in ids.tolist():
             number = int(rng.integers(1, 6))
             corner = rng.integers(0, 4, (number, 2)) * 12.0
-            boxes, labels = np.hstack([corner, corner + 20]), rng.integers(0, CLASSES - 1, number)
+            boxes, labels = np.hstack([corner, corner + 20]), rng.integers(0, CLASSES - 2, number)
+            labels[0] = 2 if image == ids[0] else labels[0]  # one object of this class in all
             source = rng.integers(0, number, 8)
             proposals = boxes[source] + rng.integers(-4, 5, (8, 4))
             logits = rng.integers(-4, 4, (8, CLASSES)) / 2.0

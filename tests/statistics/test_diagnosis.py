@@ -13,6 +13,7 @@ from logn.logits.arrays import softmax
 from logn.statistics.diagnosis import (
     FEW_ROWS,
     ONE_LOGIT,
+    active_classes,
     diagnose,
     refuse_probabilities,
     row_checks,
@@ -52,6 +53,11 @@ def test_dead_classes_do_not_enter_the_correlation():
     diagnosis = diagnose(_moments([0.0, -50.0, -1.0, -2.0], [1.0, 0.0, 1.0, 1.0]), [1000, 500, 100, 10])
     assert diagnosis.dead == ("class 1",)
     assert diagnosis.mean_with_count == pytest.approx(1.0)
+
+
+def test_columns_named_as_no_class_are_not_live():
+    moments = _moments([0.0, -1.0, -2.0], 1.0, class_names=("cup", "N/A", "spoon"))
+    assert active_classes(moments, None).tolist() == [True, False, True]
 
 
 def test_a_file_of_nothing_has_only_dead_classes():
