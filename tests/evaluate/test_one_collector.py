@@ -74,7 +74,7 @@ def equal(one, other):
 
 
 def collected(folder, *words):
-    assert execute(["collect", *words, "-o", str(folder / "statistics.safetensors")]) == 0
+    assert execute(["collect", *words, "--overwrite", "-o", str(folder / "statistics.safetensors")]) == 0
     return logn.ClassMoments.load(folder / "statistics.safetensors")
 
 
