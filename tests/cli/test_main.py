@@ -80,7 +80,7 @@ def test_wrong_usage_is_one_sentence_and_code_2(refused, arguments, sentence):
     assert sentence in refused(*arguments)
 
 
-@pytest.mark.parametrize("verb", [verb.name for verb in main.VERBS])
+@pytest.mark.parametrize("verb", [verb.name for verb in main.VERBS if verb.target is not None])
 def test_every_verb_loads_and_has_help(capsys, verb):
     assert main.execute([verb, "--help"]) == 0
     assert "Usage: logn" in capsys.readouterr().out
