@@ -153,4 +153,5 @@ def make(folder: Path, *, images: int = 300, steps: int = 110) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    torch.set_num_threads(1)  # sums in one order: the same weights with any number of processors
     make(parser.parse_args().folder)

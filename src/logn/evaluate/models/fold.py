@@ -24,7 +24,7 @@ class Foldable:
     """A model file that takes a map.
 
     Args:
-        num_classes: Columns of its class logits.
+        num_columns: Columns of its class logits.
         class_names: Their names; None where the file does not say.
         activation: What follows them: "sigmoid" or "softmax".
         has_objectness: Whether users multiply the scores by an objectness that the model gives beside them.
@@ -33,7 +33,7 @@ class Foldable:
             largest difference from what the logits should be, and the number of rows that were compared.
     """
 
-    num_classes: int
+    num_columns: int
     class_names: tuple[str, ...] | None
     activation: str | None
     has_objectness: bool

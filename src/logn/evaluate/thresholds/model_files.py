@@ -82,9 +82,9 @@ def fold_thresholds(
             f"`logn correct {name} --data LABELS --thresholds f1`."
         )
     points = points_for(thresholds, at, file.class_names, name)
-    if len(points.points) != file.num_classes:
+    if len(points.points) != file.num_columns:
         raise InputError(
-            f"`{name}` does not name its {file.num_classes} classes: pass `class_names` (`--class-names`)."
+            f"`{name}` does not name its {file.num_columns} classes: pass `class_names` (`--class-names`)."
         )
     folded = points.fold(at_output=file.has_objectness)
     return FoldedModel(folded, file.layer, *file.write(folded.affine, target, folded.factors))

@@ -176,9 +176,9 @@ class OperatingPoints:
 
         Args:
             at: The threshold that the model will be used with; by default that of the points.
-            predictions: A prediction store. Plain sigmoids need none: their map is exact. For a softmax, for sigmoids
-                with an objectness and where a box has one class only, the map is solved on it.
-            at_least: Refuse a map that keeps a smaller share of the detections.
+            predictions: A prediction store. Sigmoids need none: their map is exact. For a softmax the map is solved on
+                it.
+            at_least: For a softmax: refuse a map that keeps a smaller share of the detections.
         """
         return self.fold(at, predictions, at_least=at_least).affine
 
