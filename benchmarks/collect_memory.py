@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from logn.logits.dumped import write_logits
+from logn.data.logit_files import write_logits
 
 COLUMNS = 1204
 SHARD_ROWS = 40_000
@@ -34,8 +34,8 @@ IMPORTS = """
 import os, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy, logn.cli.verbs.collect
-from logn.logits.dumped import open_shards
-from logn.statistics.collect import collect_shards
+from logn.data.logit_files import open_shards
+from logn.statistics.from_files import collect_shards
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 """
 # What `logn collect` does, with the number of threads and what is kept to choose.

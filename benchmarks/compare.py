@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from logn.classes.counts import ClassCounts, frequency_groups
-from logn.evaluate.comparison.compare import CompareSettings, compare
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.decode.decoder import decode
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.data.class_counts import ClassCounts, frequency_groups
+from logn.matching.truth import load_ground_truth
+from logn.measure.comparison.compare import CompareSettings, compare
+from logn.measure.comparison.comparison import Comparison
+from logn.models.proposals import Proposals
+from logn.predictions.decoder import decode
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 import torchvision
 
-from logn.calibrators.affine import ClassAffine
-from logn.evaluate.decode.decoder import DecodeSettings, available_processors, decode_many
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import FIXED_LIMIT, FIXED_THRESHOLD, evaluate_detections
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.matching.truth import load_ground_truth
+from logn.measure.detection.metrics import FIXED_LIMIT, FIXED_THRESHOLD, evaluate_detections
+from logn.methods.affine import ClassAffine
+from logn.models.proposals import Proposals
+from logn.predictions.decoder import DecodeSettings, available_processors, decode_many
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 CLASSES, PROPOSALS, OBJECTS, SIDE = 1203, 300, 12, 640
 

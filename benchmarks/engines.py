@@ -26,7 +26,7 @@ from logn_research.training.classifiers import classifier_statistics
 from logn_research.training.train import load_classifier
 
 import logn
-from logn.evaluate.classification.metrics import classification_metrics
+from logn.measure.classification.metrics import classification_metrics
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "engines.py"
 PRECISIONS = ("float32", "float16", "int8")

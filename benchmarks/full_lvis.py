@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from compare import BOXES, METHODS, NEGATIVES, PROPOSALS, SIDE, run_reference, training_counts, write_results
 
-from logn.classes.counts import ClassCounts, frequency_groups
-from logn.evaluate.comparison.compare import CompareSettings, compare
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.decode.decoder import DecodeSettings
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.data.class_counts import ClassCounts, frequency_groups
+from logn.measure.comparison.compare import CompareSettings, compare
+from logn.measure.comparison.comparison import Comparison
+from logn.models.proposals import Proposals
+from logn.predictions.decoder import DecodeSettings
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 IMAGES = 19_809
@@ -189,8 +189,8 @@ def peers(split: Split, images: int) -> dict[str, Any]:
     import torch
     from decode import torchvision_loop
 
-    from logn.evaluate.comparison.method_fitting import map_for_store
-    from logn.evaluate.decode.decoder import decode_many
+    from logn.measure.comparison.method_fitting import map_for_store
+    from logn.predictions.decoder import decode_many
 
     torch.set_num_threads(1)
     store = split.store(min(SUBSET, images))

@@ -30,7 +30,7 @@ import torch
 from sklearn.preprocessing import StandardScaler
 
 import logn
-from logn.logits.arrays import softmax
+from logn.base.arrays import softmax
 from logn.statistics.moments import StatisticsMetadata
 
 ROWS, CLASSES = 512, 1204

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import logn
-from logn.evaluate.classification.metrics import classification_metrics
+from logn.measure.classification.metrics import classification_metrics
 
 images, digits = load_digits(return_X_y=True)
 counts = np.geomspace(120, 3, 10).round().astype(int)

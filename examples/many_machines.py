@@ -45,7 +45,7 @@ def statistics_of(images: Iterable[bytes]) -> bytes:
 
     import torch
 
-    from logn.logits.images import read_rgb
+    from logn.data.images import read_rgb
 
     model = make_model()
     with logn.record(model, logn.locate_logits(model)) as moments, torch.inference_mode():

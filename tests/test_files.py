@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
+from logn.base.files import atomic_path, read_safetensors, write_safetensors
 from logn.errors import InputError
-from logn.files import atomic_path, read_safetensors, write_safetensors
 
 
 def test_an_error_names_the_file_and_leaves_nothing(tmp_path):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import logn
-from logn.labels.masks import decode_segmentation
+from logn.data.masks import decode_segmentation
 from logn.report.page import _environment
 
 

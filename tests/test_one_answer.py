@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 import logn
+from logn.callbacks.mmdetection import CalibrateBeforeTest
 from logn.cli.main import execute
-from logn.deploy.mmdetection import CalibrateBeforeTest
-from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
-from logn.evaluate.store.store import StoreHeader
-from logn.logits.images import Preprocessing
+from logn.data.images import Preprocessing
+from logn.measure.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
+from logn.predictions.store import StoreHeader
 
 CLASSES = 6
 LEVELS = np.array([0.0, -1.0, -2.0, -3.5, -4.0, -6.0])

@@ -14,7 +14,7 @@ from mmengine.config import Config, DictAction
 from mmengine.runner import Runner
 
 import logn
-from logn.deploy.mmdetection import LogNHook, save_maps
+from logn.callbacks.mmdetection import LogNHook, save_maps
 from logn.methods import fit
 
 

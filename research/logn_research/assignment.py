@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.logits.proposals import Proposals
+from logn.models.proposals import Proposals
 from logn_research.datasets.sample_dataset import SampleDataset
 
 LEAST_OVERLAP = 0.5

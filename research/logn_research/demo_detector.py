@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.ops import clip_boxes_to_image, nms, roi_align
 
+from logn.base.files import atomic_path
 from logn.demo.problem import SIDE, alphabet, draw_problem
-from logn.files import atomic_path
 from logn_research.training.detectors import TwoStageDetector
 from logn_research.training.layers import NormedLinear
 from logn_research.training.recipes import DetectorTrainingConfig

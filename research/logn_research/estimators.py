@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import as_rows, is_torch_tensor
 from logn.errors import InputError
-from logn.logits.arrays import as_rows, is_torch_tensor
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 

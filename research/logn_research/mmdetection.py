@@ -21,8 +21,8 @@ from mmdet.registry import MODELS
 from mmdet.structures.bbox import bbox2roi
 from torch import Tensor, nn
 
-from logn.classes.counts import ClassCounts
-from logn.logits.layer import LogitLayer, count_columns, find_modules
+from logn.data.class_counts import ClassCounts
+from logn.models.layer import LogitLayer, count_columns, find_modules
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.estimators import MovingAverage
 from logn_research.losses import make_loss

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logn.files import write_text
+from logn.base.files import write_text
 from logn_research.evidence import deployment_prior, operating_points, thresholds
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from logn_research.estimators import MovingAverage, PositiveMoments
 
 import logn
-from logn.logits.arrays import softmax
+from logn.base.arrays import softmax
 from logn.statistics.moments import StatisticsMetadata
 
 # The toy data of the reference: momentum 0.1, two batches of two rows, start 0 and 1.

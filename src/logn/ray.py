@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.data.images import read_rgb
 from logn.errors import InputError, LogNWarning, MissingExtraError
-from logn.evaluate.models.collect import ImageFiles, Model
-from logn.evaluate.models.open import Hints, open_model
-from logn.logits.images import read_rgb
+from logn.models.open import Hints, open_model
+from logn.models.opened import ImageFiles, Model
 from logn.statistics.moments import ClassMoments
 
 # Where Ray's readers and Hugging Face keep images: pixels and bytes before paths.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logn.calibrators.methods import parse
+from logn.methods.catalog import parse
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 from tests.conftest import moments_of
 
 import logn
-from logn.classes.counts import fractal_dimension
-from logn.logits.arrays import softmax
+from logn.base.arrays import softmax
+from logn.data.class_counts import fractal_dimension
 
 ELEMENTS = st.floats(-20, 20)
 CLASSES = 4

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from tests.conftest import moments_of
 
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.fracal import fracal
-from logn.calibrators.methods import METHODS, checked_inputs, fit, needs, parse
-from logn.calibrators.normalization import logit_normalization, prior2posterior
-from logn.calibrators.recommend import recommend
-from logn.calibrators.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.comparison.method_fitting import fit_for_store
-from logn.evaluate.store.store import StoreHeader
+from logn.measure.comparison.method_fitting import fit_for_store
+from logn.methods.affine import ClassAffine
+from logn.methods.catalog import METHODS, checked_inputs, fit, needs, parse
+from logn.methods.fracal import fracal
+from logn.methods.normalization import logit_normalization, prior2posterior
+from logn.methods.recommend import recommend
+from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
+from logn.predictions.store import StoreHeader
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 # The shared toy data of the reference: three classes, then the background.

@@ -6,10 +6,10 @@ from safetensors.numpy import save_file
 from tests.conftest import moments_of
 
 import logn
-from logn.calibrators.affine import LogitFacts
-from logn.calibrators.methods import fit
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
+from logn.methods.affine import LogitFacts
+from logn.methods.catalog import fit
 from logn.statistics.moments import StatisticsMetadata
 
 RECORDED = StatisticsMetadata(

@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from tests.conftest import moments_of
 
 import logn
-from logn.calibrators.methods import fit
-from logn.logits.arrays import softmax
+from logn.base.arrays import softmax
+from logn.methods.catalog import fit
 
 COUNTS = [900.0, 90.0, 10.0]
 SHARES = hnp.arrays(np.float64, 3, elements=st.floats(0.01, 1.0))

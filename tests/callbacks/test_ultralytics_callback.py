@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from logn.calibrators.affine import ClassAffine
 from logn.callbacks.ultralytics import LogNCallback, training_images
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
+from logn.methods.affine import ClassAffine
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
 
 # Nothing may be looked for on a network, or written outside the tests' own folders.
 os.environ.setdefault("YOLO_OFFLINE", "true")

@@ -98,8 +98,8 @@ def draw_images():
 @pytest.fixture(scope="session")
 def make_files():
     """Write a store of twelve images with two boxes each, labels, statistics, counts, and logits of a classifier."""
-    from logn.evaluate.store.store import PredictionWriter, StoreHeader
-    from logn.logits.proposals import Proposals
+    from logn.models.proposals import Proposals
+    from logn.predictions.store import PredictionWriter, StoreHeader
     from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
     def make(folder, names=None):

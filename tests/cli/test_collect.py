@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 
-from logn.files import read_safetensors
-from logn.logits.arrays import softmax
-from logn.statistics.collect import collect_shards
+from logn.base.arrays import softmax
+from logn.base.files import read_safetensors
+from logn.models.torch.record import SAMPLE_ROWS
+from logn.statistics.from_files import collect_shards
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import SAMPLE_ROWS
 
 
 def _assert_bit_equal(one, two):
@@ -49,7 +49,7 @@ def test_a_folder_means_its_files_and_metadata_is_kept(run, logits, tmp_path):
 PAUSING = """
 import os, sys
 from logn.cli.main import run
-from logn.statistics.collect import collect_shards
+from logn.statistics.from_files import collect_shards
 
 collect_shards.__kwdefaults__ |= {"journal_seconds": 0.0, "threads": 2}
 calls, moment = int(sys.argv.pop(1)), sys.argv.pop(1)

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from logn.calibrators.affine import ClassAffine
-from logn.classes.counts import ClassCounts
+from logn.data.annotations import fingerprint_images
+from logn.data.class_counts import ClassCounts
 from logn.errors import LogNWarning
-from logn.evaluate.comparison.compare import compare as compare_in_python
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.labels.annotations import fingerprint_images
+from logn.measure.comparison.compare import compare as compare_in_python
+from logn.measure.comparison.comparison import CompareSettings
+from logn.methods.affine import ClassAffine
 from logn.statistics.moments import StatisticsMetadata
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from logn.calibrators.affine import ClassAffine
 from logn.errors import LogNWarning
-from logn.logits.onnx.file import exposing
+from logn.methods.affine import ClassAffine
+from logn.models.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")

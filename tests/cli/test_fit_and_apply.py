@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.fracal import fracal
-from logn.calibrators.normalization import logit_normalization, prior2posterior
-from logn.calibrators.recommend import recommend
-from logn.calibrators.rivals import norcal, tau_norm
+from logn.methods.affine import ClassAffine
+from logn.methods.fracal import fracal
+from logn.methods.normalization import logit_normalization, prior2posterior
+from logn.methods.recommend import recommend
+from logn.methods.rivals import norcal, tau_norm
 from logn.statistics.moments import ClassMoments
 
 

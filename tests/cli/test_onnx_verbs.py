@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from logn.calibrators.affine import ClassAffine
-from logn.evaluate.store.store import PredictionStore
+from logn.methods.affine import ClassAffine
+from logn.predictions.store import PredictionStore
 from logn.statistics.moments import ClassMoments
 
 NAMES = ("cat", "dog", "cow")

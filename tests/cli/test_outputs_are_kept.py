@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from logn.calibrators.affine import ClassAffine
+from logn.methods.affine import ClassAffine
 
 LINEAR = "(float[N, 4] x) => (float[N, 4] y) { y = Gemm(x, w) }"
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from logn.base.commands import HOW_IT_RUNS, command, values_of
 from logn.cli.main import VERBS, execute
-from logn.evaluate.store.store import PredictionStore
-from logn.report.commands import HOW_IT_RUNS, command, values_of
+from logn.predictions.store import PredictionStore
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

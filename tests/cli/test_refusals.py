@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from logn.calibrators.affine import ClassAffine
+from logn.methods.affine import ClassAffine
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 TEXTS = {

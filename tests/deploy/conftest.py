@@ -14,9 +14,9 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
+from logn.methods.affine import ClassAffine
+from logn.models.onnx.fold import fold_onnx
 
 THREE = ClassAffine([0.5, 2.0, 1.5], [1.0, -2.0, 0.25], method="example")
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.attach import attach
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer
-from logn.statistics.record import record
+from logn.methods.affine import ClassAffine
+from logn.models.layer import LogitLayer
+from logn.models.torch.attach import attach
+from logn.models.torch.record import record
 
 LAYER = LogitLayer("0")
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import logn
-from logn.deploy.calibrate import calibrate, run_on_batch
+from logn.correction.calibrate import calibrate, run_on_batch
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer
+from logn.models.layer import LogitLayer
 
 
 def classifier():

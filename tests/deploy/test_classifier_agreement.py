@@ -8,10 +8,10 @@ import torch
 import torchvision
 from torch import nn
 
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn.models.locate import locate_logits
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 CLASSIFIERS = {
     "resnet18": (64, {}),

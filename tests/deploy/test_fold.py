@@ -15,13 +15,13 @@ from torch.nn.functional import normalize
 from torch.nn.utils.fusion import fuse_linear_bn_eval
 from torch.nn.utils.parametrizations import weight_norm
 
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import LogitLayer
-from logn.statistics.record import record
+from logn.methods.affine import ClassAffine
+from logn.methods.fracal import FracalSigmoid
+from logn.models.layer import LogitLayer
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 
 def random_map(columns, seed=0, background=None):

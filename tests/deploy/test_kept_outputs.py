@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.calibrate import calibrate
-from logn.deploy.fold import check_kept
+from logn.correction.calibrate import calibrate
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer
-from logn.logits.output_check import Pass
+from logn.methods.affine import ClassAffine
+from logn.models.layer import LogitLayer
+from logn.models.output_check import Pass
+from logn.models.torch.fold import check_kept
 
 CLASSES = 5
 LAYER = LogitLayer("fc", activation="softmax")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from logn.deploy.onnx_fold import fold_onnx
+from logn.models.onnx.fold import fold_onnx
 
 CLASSES = 6
 

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper
 from tests.deploy.conftest import run_graph, write_graph
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy import onnx_fold
-from logn.deploy.onnx_fold import METADATA_KEY, Proof, compare_logits, fold_onnx
+from logn.base.arrays import softmax
 from logn.errors import InputError, MissingExtraError
-from logn.logits.arrays import softmax
+from logn.methods.affine import ClassAffine
+from logn.models.onnx import fold as onnx_fold
+from logn.models.onnx.fold import METADATA_KEY, Proof, compare_logits, fold_onnx
 
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})
 COSINE = "n = ReduceL2 <axes = [0]> (w) d = Div(w, n) z = MatMul(x, d) y = Softmax(z)"

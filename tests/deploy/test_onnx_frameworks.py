@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from logn.deploy.attach import attach
-from logn.deploy.onnx_fold import fold_onnx
-from logn.logits.layer import LogitLayer
+from logn.models.layer import LogitLayer
+from logn.models.onnx.fold import fold_onnx
+from logn.models.torch.attach import attach
 
 CLASSES = 6
 

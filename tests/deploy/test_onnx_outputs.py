@@ -8,12 +8,12 @@ import onnx
 import pytest
 from tests.deploy.conftest import run_graph, write_graph
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.onnx_fold import fold_onnx
+from logn.base.arrays import softmax
 from logn.errors import InputError
-from logn.logits.arrays import softmax
-from logn.logits.onnx.file import onnx_digest, read_onnx
-from logn.logits.onnx.locate import Wanted, locate_onnx_logits
+from logn.methods.affine import ClassAffine
+from logn.models.onnx.file import onnx_digest, read_onnx
+from logn.models.onnx.fold import fold_onnx
+from logn.models.onnx.locate import Wanted, locate_onnx_logits
 from logn.statistics.moments import StatisticsMetadata
 
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, -2.0, 0.25], method="example")

@@ -7,11 +7,11 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
-from logn.evaluate.models.onnx import OnnxDetector
-from logn.logits.onnx.file import OnnxSession, exposing, read_onnx
-from logn.statistics.record_onnx import record_onnx
+from logn.models.onnx.detector import OnnxDetector
+from logn.models.onnx.file import OnnxSession, exposing, read_onnx
+from logn.models.onnx.fold import fold_onnx
+from logn.models.onnx.record import record_onnx
 
 CLASSES = 6  # and the unused background before them
 ANCHORS = 2

@@ -11,12 +11,12 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.retinanet import RetinaNetHead
 
-from logn.deploy.attach import attach
-from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
-from logn.statistics.record_onnx import record_onnx
+from logn.models.locate import locate_logits
+from logn.models.onnx.fold import fold_onnx
+from logn.models.onnx.record import record_onnx
+from logn.models.torch.attach import attach
+from logn.models.torch.record import record
 
 CLASSES = 6
 

@@ -8,10 +8,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from tests.deploy.conftest import THREE, write_graph
 
 from logn.cli.main import execute
-from logn.deploy.onnx_fold import fold_onnx
 from logn.errors import InputError
-from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.locate import Wanted, locate_onnx_logits
+from logn.models.onnx.file import read_onnx
+from logn.models.onnx.fold import fold_onnx
+from logn.models.onnx.locate import Wanted, locate_onnx_logits
 
 
 class Reader(CalibrationDataReader):

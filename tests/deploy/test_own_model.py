@@ -10,10 +10,10 @@ from tests.deploy.conftest import write_graph
 from torch import nn
 
 import logn
-from logn.deploy.attach import is_folded
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import fingerprint
-from logn.logits.onnx.file import onnx_digest, read_onnx
+from logn.models.layer import fingerprint
+from logn.models.onnx.file import onnx_digest, read_onnx
+from logn.models.torch.attach import is_folded
 from logn.statistics.moments import StatisticsMetadata
 
 LAYER = logn.LogitLayer("head", activation="softmax")

@@ -14,11 +14,11 @@ import torchvision
 from torch import nn
 from torch.nn import functional
 
-from logn.deploy.calibrate import calibrate
+from logn.correction.calibrate import calibrate
 from logn.errors import InputError, LogNWarning
-from logn.logits.layer import LogitLayer
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn.models.layer import LogitLayer
+from logn.models.locate import locate_logits
+from logn.models.torch.record import record
 
 CLASSES = 5
 FC = LogitLayer("fc")

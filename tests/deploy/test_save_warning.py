@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.attach import NOT_SAVED, attach
-from logn.deploy.fold import fold
 from logn.errors import LogNWarning
-from logn.logits.layer import LogitLayer, fingerprint
+from logn.methods.affine import ClassAffine
+from logn.models.layer import LogitLayer, fingerprint
+from logn.models.torch.attach import NOT_SAVED, attach
+from logn.models.torch.fold import fold
 
 LAYER = LogitLayer("0")
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])

@@ -13,13 +13,13 @@ import torchvision
 from torchvision.models.detection import ssd
 from torchvision.models.vgg import make_layers
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.attach import attach
-from logn.deploy.calibrate import calibrate
-from logn.deploy.fold import fold
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn.correction.calibrate import calibrate
+from logn.methods.affine import ClassAffine
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 COLUMNS = 5
 SMALL = {"min_size": 64, "max_size": 96}

@@ -21,7 +21,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
 SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection/test.py")]
 # Made of these classes where their frameworks are.
-STAND_INS = {"logn.deploy.mmdetection.LogNHook": "logn.deploy.mmdetection.CalibrateBeforeTest"}
+STAND_INS = {"logn.callbacks.mmdetection.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
 KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics"}
 # At the start of a line of a block, or between backticks.
 NAMES = "|".join(verb.name for verb in VERBS)
@@ -124,7 +124,7 @@ def test_names_and_options_in_scripts_and_help_texts_exist():
     [
         "logn.callibrate(model)",
         "logn.methods.norcal([3, 2], gama=0.5)",
-        "from logn.evaluate.store.predict import foresee",
+        "from logn.predictions.predict import foresee",
         "logn.LogitLayer('a', wrong=1)",
         "record(1, 2, wrong=3)",
     ],

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.fold import fold
-from logn.logits.layer import count_columns, find_modules
-from logn.logits.locate import locate_logits
+from logn.methods.affine import ClassAffine
+from logn.models.layer import count_columns, find_modules
+from logn.models.locate import locate_logits
+from logn.models.torch.fold import fold
 
 os.environ.setdefault("YOLO_OFFLINE", "true")
 os.environ.setdefault("YOLO_AUTOINSTALL", "false")

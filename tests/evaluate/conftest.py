@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logn.classes.counts import ClassCounts
-from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
-from logn.evaluate.detection.matching import match_detections
-from logn.evaluate.detection.metrics import EvaluationProtocol, rows_within_limits
-from logn.evaluate.detection.tide import error_types
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.data.class_counts import ClassCounts
+from logn.matching.matching import match_detections
+from logn.matching.truth import load_ground_truth, read_results
+from logn.measure.detection.metrics import EvaluationProtocol, rows_within_limits
+from logn.measure.detection.tide import error_types
+from logn.models.proposals import Proposals
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 COUNTS = np.array([900, 400, 200, 90, 60, 30, 12, 8, 4, 2])

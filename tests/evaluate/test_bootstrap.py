@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import LogNWarning
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection import bootstrap
-from logn.evaluate.detection import drawn_precision as drawn
-from logn.evaluate.detection.bootstrap import (
+from logn.matching.matching import MatchedDetections, match_detections
+from logn.matching.truth import load_ground_truth
+from logn.measure.detection import bootstrap
+from logn.measure.detection import drawn_precision as drawn
+from logn.measure.detection.bootstrap import (
     DrawnMethod,
     bootstrap_metrics,
     draw_methods,
     draw_weights,
     paired_interval,
 )
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.matching import MatchedDetections, match_detections
-from logn.evaluate.detection.metrics import average_precision_per_class, evaluate_detections
+from logn.measure.detection.metrics import average_precision_per_class, evaluate_detections
+from logn.predictions.detections import Detections
 
 IMAGES, CLASSES, BOXES, FOUND = 14, 5, 4, 12
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.classes.counts import ClassCounts
+from logn.base.arrays import softmax
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification.logits import moments_of_logits, open_logits, row_outcomes
-from logn.evaluate.classification.metrics import (
+from logn.measure.classification.logits import moments_of_logits, open_logits, row_outcomes
+from logn.measure.classification.metrics import (
     BINS,
     bootstrap_metrics,
     classification_metrics,
     draw_blocks,
     weighted_metrics,
 )
-from logn.evaluate.classification.truth import PAPER_BOUNDS, classification_truth, read_labels
-from logn.logits.arrays import softmax
+from logn.measure.classification.truth import PAPER_BOUNDS, classification_truth, read_labels
+from logn.methods.affine import ClassAffine
 
 COUNTS = np.array([500, 101, 100, 60, 20, 19, 3])
 CLASSES = len(COUNTS)
@@ -110,7 +110,7 @@ def test_files_are_mapped_and_blocks_do_not_change_a_bit(problem, tmp_path, monk
     assert isinstance(source, np.memmap)
     halved = ClassAffine(np.full(CLASSES, 0.5), np.arange(CLASSES) / 10)
     whole = row_outcomes(opened, labels, [None, halved])
-    monkeypatch.setattr("logn.evaluate.classification.logits.NUMBERS_AT_ONCE", 50)
+    monkeypatch.setattr("logn.measure.classification.logits.NUMBERS_AT_ONCE", 50)
     seen = []
     small = row_outcomes(opened, labels, [None, halved], seen.append)
     assert sum(seen) == len(labels)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import logn
-from logn.calibrators.affine import ClassAffine
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.evaluate.comparison.method_fitting import fit_for_store
-from logn.evaluate.comparison.tables import FORMATS, write_comparison
-from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import evaluate_detections
-from logn.evaluate.store.store import PredictionWriter, StoreHeader
+from logn.matching.truth import load_ground_truth
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison.method_fitting import fit_for_store
+from logn.measure.comparison.tables import FORMATS, write_comparison
+from logn.measure.detection.metrics import evaluate_detections
+from logn.methods.affine import ClassAffine
+from logn.predictions.decoder import DecodeSettings, decode
+from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.statistics.moments import ClassMoments
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]

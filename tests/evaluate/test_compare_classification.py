@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 import logn
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.classification.logits import moments_of_logits
-from logn.evaluate.classification.metrics import classification_metrics
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.evaluate.comparison.tables import write_comparison
+from logn.measure.classification.logits import moments_of_logits
+from logn.measure.classification.metrics import classification_metrics
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison.tables import write_comparison
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 COUNTS = np.array([600, 150, 100, 40, 20, 12, 5])

@@ -16,18 +16,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.fracal import FracalSigmoid
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.classification.metrics import ConfusedPair, Reliability
-from logn.evaluate.comparison.comparison import CompareSettings, Comparison, EvaluatedClass, MethodResult, Provenance
-from logn.evaluate.comparison.method_fitting import ScoresAsLogits, UnsavedMap
-from logn.evaluate.comparison.threshold_curve import ThresholdCurve
-from logn.evaluate.decode.decoder import DecodeSettings
-from logn.evaluate.detection.bootstrap import Interval
-from logn.evaluate.detection.gallery import ReportDetails
-from logn.evaluate.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
-from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
+from logn.measure.classification.metrics import ConfusedPair, Reliability
+from logn.measure.comparison.comparison import CompareSettings, Comparison, EvaluatedClass, MethodResult, Provenance
+from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.measure.comparison.threshold_curve import ThresholdCurve
+from logn.measure.detection.bootstrap import Interval
+from logn.measure.detection.gallery import ReportDetails
+from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
+from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
+from logn.methods.affine import ClassAffine
+from logn.methods.fracal import FracalSigmoid
+from logn.predictions.decoder import DecodeSettings
 
 CLASSES = 3
 VALUES, TEXTS, COUNTS = st.floats(-2, 2) | st.just(math.nan), st.text(max_size=12), st.integers(0, 2**40)

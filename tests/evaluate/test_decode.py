@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.calibrators.affine import ClassAffine
+from logn.base.arrays import foreground_columns, softmax
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.decode import decoder, nms
-from logn.evaluate.decode.decoder import DecodeSettings, Purpose, decode, decode_for, decode_many
-from logn.evaluate.decode.detections import Detections, Skipped
-from logn.evaluate.decode.image_decoder import Decoded, sort_candidates
-from logn.evaluate.decode.nms import Boxes, Suppression, box_iou
-from logn.evaluate.decode.scores import ImageLogits, ScoreFunction, Scratch
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.arrays import foreground_columns, softmax
-from logn.logits.proposals import Postprocessing, Proposals
+from logn.methods.affine import ClassAffine
+from logn.models.proposals import Postprocessing, Proposals
+from logn.predictions import decoder, nms
+from logn.predictions.decoder import DecodeSettings, Purpose, decode, decode_for, decode_many
+from logn.predictions.detections import Detections, Skipped
+from logn.predictions.image_decoder import Decoded, sort_candidates
+from logn.predictions.nms import Boxes, Suppression, box_iou
+from logn.predictions.scores import ImageLogits, ScoreFunction, Scratch
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 SEEDS = st.integers(0, 2**32 - 1)
 SKIPPED = ("image_index", "labels", "scores")
@@ -414,8 +414,8 @@ def test_two_processes_give_what_one_gives(store):
 
 SCRIPT = """
 import os, signal
-from logn.evaluate.decode.decoder import decode_many
-from logn.evaluate.store.store import PredictionStore
+from logn.predictions.decoder import decode_many
+from logn.predictions.store import PredictionStore
 store = PredictionStore({path!r})
 """
 

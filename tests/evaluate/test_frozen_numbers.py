@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.evaluate.comparison.comparison import CompareSettings
+from logn.measure.comparison.comparison import CompareSettings
 
 KEPT = Path(__file__).with_name("frozen_numbers.json")
 DETECTION = ["recommended", "logn", "logn:use_std=false", "p2p", "loga", "norcal", "temperature:value=2"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.evaluate.detection.ground_truth import (
+from logn.matching.truth import (
     groups_of_classes,
     load_ground_truth,
     read_results,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tests.evaluate.conftest import make_split
 
-from logn.calibrators.affine import ClassAffine
-from logn.evaluate.decode.decoder import decode_many
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import evaluate_detections
+from logn.matching.truth import load_ground_truth
+from logn.measure.detection.metrics import evaluate_detections
+from logn.methods.affine import ClassAffine
+from logn.predictions.decoder import decode_many
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.evaluate.conftest import assert_errors_equal_tidecv, lvis_values
 
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
-from logn.evaluate.detection.matching import MatchedDetections, greedy_matches, joined_pairs, match_detections
-from logn.evaluate.detection.metrics import (
+from logn.data.masks import encode_segmentation
+from logn.matching.matching import MatchedDetections, greedy_matches, joined_pairs, match_detections
+from logn.matching.truth import load_ground_truth, read_results
+from logn.measure.detection.metrics import (
     EvaluationProtocol,
     average_precision_per_class,
     average_precision_pool,
@@ -24,8 +24,8 @@ from logn.evaluate.detection.metrics import (
     evaluate_detections,
     fixed_protocol,
 )
-from logn.evaluate.detection.tide import error_types
-from logn.labels.masks import encode_segmentation
+from logn.measure.detection.tide import error_types
+from logn.predictions.detections import Detections
 
 SIDE = 200
 # (image, category, x y w h); images 1 and 2 stand at positions 0 and 1, category c at position c - 1.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.evaluate.conftest import assert_errors_equal_tidecv, lvis_values
 
-from logn.evaluate.detection.ground_truth import load_ground_truth, read_results
-from logn.evaluate.detection.metrics import EvaluationProtocol, evaluate_detections, fixed_protocol
+from logn.matching.truth import load_ground_truth, read_results
+from logn.measure.detection.metrics import EvaluationProtocol, evaluate_detections, fixed_protocol
 
 CLASSES, SIDE = 14, 300
 

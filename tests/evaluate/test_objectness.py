@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logn import ClassAffine, InputError, Proposals
-from logn.evaluate.comparison.method_fitting import fit_for_store
-from logn.evaluate.decode import nms as suppression
-from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.arrays import sigmoid, softmax
-from logn.logits.proposals import OBJECTNESS_KINDS, Postprocessing
+from logn.base.arrays import sigmoid, softmax
+from logn.measure.comparison.method_fitting import fit_for_store
+from logn.models.proposals import OBJECTNESS_KINDS, Postprocessing
+from logn.predictions import nms as suppression
+from logn.predictions.decoder import DecodeSettings, decode
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 
 def proposals_of(seed, rows=30, columns=6, *, objectness=True, class_boxes=0):

@@ -9,9 +9,9 @@ from PIL import Image
 
 import logn
 from logn.cli.main import execute
-from logn.evaluate.models.collect import as_tensor
-from logn.logits.images import read_rgb
-from logn.statistics.record_onnx import record_onnx
+from logn.data.images import read_rgb
+from logn.models.onnx.record import record_onnx
+from logn.models.opened import as_tensor
 
 pytest.importorskip("torchvision")
 pytestmark = pytest.mark.usefixtures("one_thread")

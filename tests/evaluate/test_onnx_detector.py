@@ -13,16 +13,16 @@ from onnx import numpy_helper
 from PIL import Image
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.recommend import class_scores
-from logn.deploy.onnx_fold import fold_onnx
+from logn.data.images import PRESETS, Preprocessing, read_prepared, read_rgb
 from logn.errors import InputError
-from logn.evaluate.models.onnx import OnnxDetector
-from logn.logits.images import PRESETS, Preprocessing, read_prepared, read_rgb
-from logn.logits.onnx.boxes import find_objectness
-from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.statistics.record_onnx import record_onnx
+from logn.methods.affine import ClassAffine
+from logn.methods.recommend import class_scores
+from logn.models.onnx.boxes import find_objectness
+from logn.models.onnx.detector import OnnxDetector
+from logn.models.onnx.file import read_onnx
+from logn.models.onnx.fold import fold_onnx
+from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.models.onnx.record import record_onnx
 
 SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)
 CELLS = [SIZE // stride for stride in STRIDES]

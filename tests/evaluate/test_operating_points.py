@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.evaluate.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
-from logn.evaluate.thresholds.solve import agreement, shifted_scores, solve_shifts
-from logn.logits.arrays import sigmoid
-from logn.logits.proposals import Postprocessing, Proposals
+from logn.base.arrays import sigmoid
+from logn.methods.affine import ClassAffine
+from logn.models.proposals import Postprocessing, Proposals
+from logn.predictions.decoder import DecodeSettings, decode
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
+from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
+from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 
 def detections(classes, *, num_images=None, objects=None):

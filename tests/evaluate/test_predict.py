@@ -11,9 +11,9 @@ from PIL import Image
 
 from logn.cli.main import execute
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.store.predict import predict
-from logn.evaluate.store.store import PredictionStore
-from logn.logits.proposals import Proposals
+from logn.models.proposals import Proposals
+from logn.predictions.predict import predict
+from logn.predictions.store import PredictionStore
 
 pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from logn.evaluate.store.store import PredictionStore
+from logn.predictions.store import PredictionStore
 
 # The detector prepares images itself, so these processes need no torch, whose import would take longest.
 WORKER = """

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logn.errors import InputError, LogNWarning
-from logn.evaluate.decode.nms import Boxes
-from logn.evaluate.store.store import RECORD, PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.models.proposals import Proposals
+from logn.predictions.nms import Boxes
+from logn.predictions.store import RECORD, PredictionStore, PredictionWriter, StoreHeader
 
 NAMED = {"class_names": ("cup", "cat", "owl"), "category_ids": (3, 5, 9)}
 HEADER = StoreHeader(num_columns=4, background=0, metadata={"model": "made"}, **NAMED)

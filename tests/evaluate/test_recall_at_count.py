@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.calibrators.affine import ClassAffine
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings, Comparison
-from logn.evaluate.comparison.tables import write_comparison
-from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.detection.bootstrap import draw_weights, paired_interval
-from logn.evaluate.detection.metrics import COUNTED_AT, recall_name
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings, Comparison
+from logn.measure.comparison.tables import write_comparison
+from logn.measure.detection.bootstrap import draw_weights, paired_interval
+from logn.measure.detection.metrics import COUNTED_AT, recall_name
+from logn.methods.affine import ClassAffine
+from logn.models.proposals import Proposals
+from logn.predictions.decoder import DecodeSettings, decode
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 CLASSES, FREQUENCY = 4, "rrcf"
 METHODS = {"raised": ClassAffine([1.0, 2, 1, 1], [2.0, 0, 1, 0]), "lowered": ClassAffine([1.0] * 4, [-9.0, -8, -7, -9])}

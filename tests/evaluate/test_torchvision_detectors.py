@@ -17,11 +17,11 @@ from torchvision.models.detection.backbone_utils import mobilenet_backbone  # no
 
 import logn  # noqa: E402
 from logn.errors import InputError  # noqa: E402
-from logn.evaluate.decode.decoder import DecodeSettings, decode  # noqa: E402
-from logn.evaluate.models.torchvision import TorchvisionDetector  # noqa: E402
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader  # noqa: E402
-from logn.logits.layer import find_modules  # noqa: E402
-from logn.logits.proposals import Proposals  # noqa: E402
+from logn.models.frameworks.torchvision_detector import TorchvisionDetector  # noqa: E402
+from logn.models.layer import find_modules  # noqa: E402
+from logn.models.proposals import Proposals  # noqa: E402
+from logn.predictions.decoder import DecodeSettings, decode  # noqa: E402
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader  # noqa: E402
 
 CLASSES = 6
 NONE = {"weights": None, "weights_backbone": None, "num_classes": CLASSES + 1}

@@ -19,16 +19,16 @@ import pytest
 import torch
 from PIL import Image
 
-from logn.calibrators.affine import ClassAffine
 from logn.cli.main import execute
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.layer import count_columns, find_modules
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn.methods.affine import ClassAffine
+from logn.models.layer import count_columns, find_modules
+from logn.models.locate import locate_logits
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
+from logn.predictions.decoder import DecodeSettings, decode
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 # No framework may look for files or updates on a network, or write outside the tests' own folders.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

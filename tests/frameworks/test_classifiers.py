@@ -13,14 +13,14 @@ import pytest
 import torch
 import torchvision
 
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.logits.frameworks.classifiers import classifier_layer
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
-from logn.logits.output_check import OutputCheck
-from logn.statistics.record import record
+from logn.models.frameworks.classifiers import classifier_layer
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
+from logn.models.output_check import OutputCheck
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 timm = pytest.importorskip("timm", reason="the extra `frameworks` is not installed")
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from logn.calibrators.affine import ClassAffine
 from logn.cli.main import execute
+from logn.correction.correct import correct
 from logn.errors import InputError
-from logn.evaluate.models.correct import correct
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
+from logn.methods.affine import ClassAffine
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
 from logn.statistics.moments import ClassMoments
 
 NAMES = ("cup", "fork", "bed", "cat", "dog")
@@ -99,7 +99,7 @@ def test_no_network_is_used(folder, file, noise, tmp_path):
 class TestHuggingFace:
     @staticmethod
     def logits(folder):
-        from logn.deploy.transformers_folder import read_transformers
+        from logn.models.frameworks.transformers_folder import read_transformers
 
         pixels = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
         with torch.inference_mode():

@@ -17,12 +17,12 @@ from torch import nn
 from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import logn
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.evaluate.models.detectron2 import Detectron2Detector
-from logn.evaluate.store.store import PredictionStore
-from logn.logits.locate import locate_logits
+from logn.models.frameworks.detectron2_detector import Detectron2Detector
+from logn.models.locate import locate_logits
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.predictions.store import PredictionStore
 
 NAMES = ("cup", "fork", "bed", "cat")
 CLASSES = len(NAMES)

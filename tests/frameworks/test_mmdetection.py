@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.deploy import mmdetection
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
+from logn.callbacks import mmdetection
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn.methods.affine import ClassAffine
+from logn.models.layer import LogitLayer
+from logn.models.locate import locate_logits
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 CLASSES = 5
 FEATURES = 12

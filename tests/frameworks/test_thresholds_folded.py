@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import logn
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
 from logn.thresholds import correct_with_thresholds, fold_thresholds
 
 CLASSES = 5

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from logn.calibrators.normalization import logit_normalization
-from logn.deploy.calibrate import calibrate
-from logn.deploy.fold import fold
+from logn.correction.calibrate import calibrate
 from logn.errors import InputError
-from logn.evaluate.models.transformers import TransformersDetector
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
-from logn.statistics.record import record
+from logn.methods.normalization import logit_normalization
+from logn.models.frameworks.transformers_detector import TransformersDetector
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 

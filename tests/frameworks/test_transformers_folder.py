@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from logn.deploy.fold import fold
-from logn.deploy.transformers_folder import is_transformers_folder, read_transformers, write_transformers
 from logn.errors import InputError
-from logn.evaluate.store.store import PredictionStore
-from logn.logits.locate import locate_logits
+from logn.models.frameworks.transformers_folder import is_transformers_folder, read_transformers, write_transformers
+from logn.models.locate import locate_logits
+from logn.models.torch.fold import fold
+from logn.predictions.store import PredictionStore
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 

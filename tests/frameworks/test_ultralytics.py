@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import logn
+from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.evaluate.models.collect import as_tensor
-from logn.evaluate.models.ultralytics import UltralyticsDetector, _letterbox
-from logn.labels.dataset import DetectionDataset
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
+from logn.measure.comparison.comparison import CompareSettings
+from logn.models.frameworks.ultralytics_detector import UltralyticsDetector, _letterbox
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
+from logn.models.opened import as_tensor
 
 ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
 tasks = pytest.importorskip("ultralytics.nn.tasks")

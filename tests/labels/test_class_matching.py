@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logn.classes.counts import ClassCounts
-from logn.classes.matching import match_classes
+from logn.data.class_counts import ClassCounts
+from logn.data.class_names import match_classes
 from logn.errors import InputError
-from logn.evaluate.comparison.compare import CompareSettings, compare
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.store.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.matching.truth import load_ground_truth
+from logn.measure.comparison.compare import CompareSettings, compare
+from logn.models.proposals import Proposals
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 CLASSES = ("person", "traffic light", "cow", "cup", "fork", "tree")
 NAMES = st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.labels.dataset import DetectionDataset
 
 URL = "http://images.cocodataset.org/train2017/{:012d}.jpg"
 #: Three images, and category ids with gaps and out of order.

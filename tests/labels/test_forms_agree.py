@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.labels.conftest import NAMES, SIZES, THINGS, Thing, coco_content, write_voc, write_yolo
 
-from logn.classes.counts import ClassCounts, read_dimensions
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import COCO_CAP, EvaluationProtocol, evaluate_detections
-from logn.labels.annotations import label_protocol, read_annotations
-from logn.labels.dataset import DetectionDataset
+from logn.data.annotations import label_protocol, read_annotations
+from logn.data.class_counts import ClassCounts, read_dimensions
+from logn.data.dataset import DetectionDataset
+from logn.matching.truth import load_ground_truth
+from logn.measure.detection.metrics import COCO_CAP, EvaluationProtocol, evaluate_detections
+from logn.predictions.detections import Detections
 
 COCO = EvaluationProtocol("coco", max_detections=COCO_CAP)
 

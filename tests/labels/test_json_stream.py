@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from logn.data import json_stream
+from logn.data.json_stream import stream_elements
 from logn.errors import InputError
-from logn.labels import json_stream
-from logn.labels.json_stream import stream_elements
 
 scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=6)
 values = st.recursive(

@@ -7,8 +7,8 @@ import pytest
 from tests.labels.conftest import NAMES, SIZES, THINGS, write_voc, write_yolo
 
 from logn.cli.main import execute
-from logn.evaluate.store.store import PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.models.proposals import Proposals
+from logn.predictions.store import PredictionWriter, StoreHeader
 
 
 @pytest.fixture

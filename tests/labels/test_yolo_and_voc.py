@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 from tests.labels.conftest import NAMES, SIZES, THINGS, coco_content, voc_xml, write_images, write_voc, write_yolo
 
-from logn.classes.counts import ClassCounts
+from logn.data.annotations import read_annotations
+from logn.data.class_counts import ClassCounts
+from logn.data.dataset import DetectionDataset
+from logn.data.label_sources import are_labels, find_labels, with_split
+from logn.data.yolo import read_yolo_data
 from logn.errors import InputError, LogNWarning
-from logn.labels.annotations import read_annotations
-from logn.labels.dataset import DetectionDataset
-from logn.labels.sources import are_labels, find_labels, with_split
-from logn.labels.yolo import read_yolo_data
 
 
 @pytest.fixture

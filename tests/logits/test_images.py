@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from logn.data.images import PRESETS, Preprocessing, find_images, preset_named, read_prepared, read_rgb
 from logn.errors import InputError
-from logn.logits.images import PRESETS, Preprocessing, find_images, preset_named, read_prepared, read_rgb
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
 

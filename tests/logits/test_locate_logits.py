@@ -10,8 +10,8 @@ import torchvision
 from torch import nn
 
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer, count_columns, find_modules
-from logn.logits.locate import locate_logits
+from logn.models.layer import LogitLayer, count_columns, find_modules
+from logn.models.locate import locate_logits
 
 REGIONS = ("roi_heads.box_predictor.cls_score", 0, "softmax", (), 1)
 DENSE = ("head.classification_head.cls_logits", None, "sigmoid", (0,))

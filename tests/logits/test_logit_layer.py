@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer, count_columns, find_modules, fingerprint, unwrap
-from logn.statistics.record import record
+from logn.methods.affine import ClassAffine
+from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint, unwrap
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
 
 SIDES = st.integers(1, 3)
 

@@ -11,12 +11,12 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
+from logn.data.images import Preprocessing, read_preprocessing
 from logn.errors import InputError
-from logn.evaluate.models.onnx import OnnxDetector
-from logn.logits.images import Preprocessing, read_preprocessing
-from logn.logits.onnx.file import read_onnx
-from logn.logits.onnx.images import settle
-from logn.statistics.record_onnx import record_onnx
+from logn.models.onnx.description import settle
+from logn.models.onnx.detector import OnnxDetector
+from logn.models.onnx.file import read_onnx
+from logn.models.onnx.record import record_onnx
 
 CLASSES = 5
 NAMES = [f"class {number}" for number in range(CLASSES)]
@@ -123,7 +123,7 @@ def test_none_of_it_needs_torch(tmp_path, images):
 import sys
 sys.modules["torch"] = None
 import logn
-from logn.evaluate.models.onnx import OnnxDetector
+from logn.models.onnx.detector import OnnxDetector
 moments = logn.record_onnx({str(path)!r}, {str(images)!r})
 logn.fold_onnx({str(path)!r}, logn.logit_normalization(moments), {str(tmp_path / "out.onnx")!r})
 print(OnnxDetector({str(tmp_path / "out.onnx")!r}).num_classes)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from logn.logits.output_check import Verdict, compare, returned_tensors
+from logn.models.output_check import Verdict, compare, returned_tensors
 
 ENDINGS = {
     None: lambda logits: logits,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from logn.data import logit_files as shards_module
+from logn.data.logit_files import find_shards, open_shards, read_array, read_blocks
 from logn.errors import InputError
-from logn.logits import dumped as shards_module
-from logn.logits.dumped import find_shards, open_shards, read_array, read_blocks
 
 
 def _logits(shape=(37, 5), dtype=np.float32):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.logits.arrays import is_finite, widen
+from logn.base.arrays import is_finite, widen
 
 EVERY_HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)
 

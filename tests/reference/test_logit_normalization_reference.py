@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from tests.conftest import moments_of
 
 import logn
-from logn.logits.arrays import softmax
+from logn.base.arrays import softmax
 
 X = np.array([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])
 T = np.array([1.0, 0.8, 0.2, 1.5])

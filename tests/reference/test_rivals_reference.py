@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from logn.classes.counts import fractal_dimension
-from logn.logits.arrays import softmax
+from logn.base.arrays import softmax
+from logn.data.class_counts import fractal_dimension
 from logn.methods import FracalSigmoid, fracal, inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 
 T = np.array([1.0, 0.8, 0.2, 1.5])

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logn.classes.counts import ClassCounts
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.evaluate.comparison.files import save_comparison
-from logn.evaluate.store.store import PredictionWriter, StoreHeader
-from logn.logits.proposals import Proposals
+from logn.data.class_counts import ClassCounts
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison.files import save_comparison
+from logn.models.proposals import Proposals
+from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.report.page import write_report
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.report.conftest import HOSTILE, ROW_METHODS, ROW_NAMES, logit_rows
 
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings, Comparison
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.report import sections
 from logn.report.page import write_report
 

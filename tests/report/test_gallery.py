@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from logn.evaluate.comparison.comparison import Comparison
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark, Outcomes, choose_images
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.matching import match_detections
+from logn.matching.matching import match_detections
+from logn.matching.truth import load_ground_truth
+from logn.measure.comparison.comparison import Comparison
+from logn.measure.detection.gallery import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark, Outcomes, choose_images
+from logn.predictions.detections import Detections
 from logn.report.gallery import _picture, gallery
 
 CLASS_1_IS_RARE = np.array([False, True])

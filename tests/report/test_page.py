@@ -14,9 +14,9 @@ import pytest
 from jinja2 import UndefinedError
 
 from logn.cli.main import execute
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings, Comparison
-from logn.evaluate.detection.bootstrap import Interval
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings, Comparison
+from logn.measure.detection.bootstrap import Interval
 from logn.report import sections
 from logn.report.page import make_sections, render_page, write_report
 

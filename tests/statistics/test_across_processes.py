@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from logn.calibrators.affine import ClassAffine
+from logn.methods.affine import ClassAffine
 from logn.statistics.moments import ClassMoments
 
 COLUMNS = 5

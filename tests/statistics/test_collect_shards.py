@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.base.arrays import softmax
+from logn.data import logit_files as shards_module
+from logn.data.logit_files import open_shards
 from logn.errors import InputError
-from logn.logits import dumped as shards_module
-from logn.logits.arrays import softmax
-from logn.logits.dumped import open_shards
-from logn.statistics.collect import collect_shards, in_order
+from logn.statistics.from_files import collect_shards, in_order
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 CLASSES = 6

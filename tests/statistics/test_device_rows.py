@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer
+from logn.models.layer import LogitLayer
+from logn.models.torch.record import DeviceRows, record
 from logn.statistics import record as record_module
-from logn.statistics.record import DeviceRows, record
 
 
 class FakeGpu:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.conftest import moments_of
 
 import logn
-from logn.classes.counts import ClassCounts
+from logn.base.arrays import softmax
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.logits.arrays import softmax
 from logn.statistics.diagnosis import (
     FEW_ROWS,
     ONE_LOGIT,

@@ -12,8 +12,8 @@ from tests.conftest import moments_of
 from torch import nn
 
 import logn
-from logn.calibrators.recommend import class_scores
-from logn.logits.arrays import sigmoid, softmax
+from logn.base.arrays import sigmoid, softmax
+from logn.methods.recommend import class_scores
 
 ROWS = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.just(4)), elements=st.floats(-900, 900))
 SCORES = {"softmax": softmax, "sigmoid": sigmoid}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from logn.calibrators.normalization import logit_normalization
 from logn.errors import InputError
-from logn.logits.layer import LogitLayer, fingerprint
+from logn.methods.normalization import logit_normalization
+from logn.models.layer import LogitLayer, fingerprint
+from logn.models.torch.record import default_sample_rows, record
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import default_sample_rows, record
 
 
 def model_of(*modules):

@@ -150,7 +150,7 @@ def test_a_failed_save_keeps_the_old_file(moments, tmp_path, monkeypatch):
     def fail(*_arguments, **_keywords):
         raise OSError("disk full")
 
-    monkeypatch.setattr("logn.files.save", fail)
+    monkeypatch.setattr("logn.base.files.save", fail)
     with pytest.raises(OSError, match="disk full"):
         moments.save(path)
     assert path.read_bytes() == before

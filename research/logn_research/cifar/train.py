@@ -1,7 +1,7 @@
-"""Train ResNet-32 on CIFAR-LT by the recipe of LDAM (Cao et al., NeurIPS 2019), resumable; imports torch and NumPy only.
+"""Train ResNet-32 on CIFAR-LT by the recipe of LDAM (Cao et al., NeurIPS 2019), resumable.
 
-A run is a folder: `state.pt` while it trains, then `test_logits.npy`, `train_logits.npy`, the labels, the class counts
-and the class layer. The images come from one `.npz` file with `train_images` (N, 32, 32, 3) in uint8, `train_labels`,
+Imports torch and NumPy only, so that a run can go on whatever becomes of the rest. A run is a folder: `state.pt` while
+it trains, then `test_logits.npy`, `train_logits.npy`, the labels, the class counts and the class layer. The images come from one `.npz` file with `train_images` (N, 32, 32, 3) in uint8, `train_labels`,
 `test_images` and `test_labels`, as `pack` writes it from a folder per split and class.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ class Block(nn.Module):
         self.stride, self.extra = stride, channels - channels_in
 
     def forward(self, images: Tensor) -> Tensor:
+        """The block's features."""
         shortcut = images[:, :, :: self.stride, :: self.stride]
         if self.extra:
             shortcut = functional.pad(shortcut, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
@@ -78,8 +80,10 @@ class ResNet32(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: Tensor) -> Tensor:
+        """The logits."""
         features = self.blocks(functional.relu(self.bn1(self.conv1(images))))
-        return self.linear(features.mean((2, 3)))
+        logits: Tensor = self.linear(features.mean((2, 3)))
+        return logits
 
 
 def learning_rate(epoch: int) -> float:
@@ -109,7 +113,7 @@ def logits_of(model: nn.Module, images: Tensor) -> np.ndarray:
     """The logits of pictures in float32, without augmentation."""
     model.eval()
     with torch.inference_mode():
-        return torch.cat([model(prepared(batch)) for batch in images.split(500)]).numpy()
+        return torch.cat([model(prepared(batch)) for batch in torch.split(images, 500)]).numpy()
 
 
 def save(path: Path, state: object) -> None:
@@ -147,24 +151,29 @@ def train(data: Path, run: Path, imbalance: float, loss: str, seed: int, precisi
             group["lr"] = learning_rate(epoch)
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         model.train()
-        for batch in torch.randperm(len(labels), generator=generator).split(BATCH):
+        for batch in torch.split(torch.randperm(len(labels), generator=generator), BATCH):
             inputs = prepared(augmented(padded[batch], generator))
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
                 logits = model(inputs)
             value = functional.cross_entropy(logits.float() + shift, labels[batch])
             optimizer.zero_grad()
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += float(value.detach()) * len(batch)
         save(state, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch})
         seconds = time.perf_counter() - began
-        print(json.dumps({"epoch": epoch, "loss": round(total / len(labels), 4), "seconds": round(seconds, 1)}), flush=True)
+        print(
+            json.dumps({"epoch": epoch, "loss": round(total / len(labels), 4), "seconds": round(seconds, 1)}),
+            flush=True,
+        )
     finish(run, model, arrays, images, labels, counts)
     settings = {"imbalance": imbalance, "loss": loss, "seed": seed, "precision": precision, "epochs": epochs}
     (run / "run.json").write_text(json.dumps({"data": data.stem, **settings}) + "\n")
 
 
-def finish(run: Path, model: ResNet32, arrays: dict, images: Tensor, labels: Tensor, counts: list[int]) -> None:
+def finish(
+    run: Path, model: ResNet32, arrays: Mapping[str, np.ndarray], images: Tensor, labels: Tensor, counts: list[int]
+) -> None:
     """Write what the tables need; the test logits last, since they mark a finished run."""
     np.save(run / "train_logits.npy", logits_of(model, images))
     np.save(run / "train_labels.npy", labels.numpy().astype(np.int16))
@@ -178,6 +187,7 @@ def finish(run: Path, model: ResNet32, arrays: dict, images: Tensor, labels: Ten
 
 
 def main() -> None:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="the images as one .npz file")
     parser.add_argument("run", type=Path, help="folder of the run; an unfinished one goes on")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.files import write_text
 from logn.cli.console import echo, print_json, print_note
 from logn.cli.options import Device, Json
 from logn.errors import InputError
-from logn.files import write_text
 from logn_research.cli.shared import Images, Progress, step_reporter
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from logn.base.files import check_new
 from logn.cli.console import print_note, progress
 from logn.cli.options import Device, Json, Overwrite
 from logn.errors import LogNWarning
-from logn.files import check_new
 from logn_research.cli.shared import Images, Progress, show, verb_group
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
@@ -106,7 +106,7 @@ def inspect(
 
     Example: `logn data inspect lvis_v1_train.json --sampler repeat-factor-ceil --json`.
     """
-    from logn.labels.sources import are_labels, with_split
+    from logn.data.label_sources import are_labels, with_split
 
     if (source / f"{split}.json").is_file():  # the folder of glyph scenes
         source = source / f"{split}.json"
@@ -189,7 +189,7 @@ def logits(
     Example: `logn data logits runs/softmax -d classes -o logits`, then `logn compare logits/test_logits.npy --labels
     logits/test_labels.npy -s logits/statistics.safetensors --counts logits/class_counts.json`.
     """
-    from logn.evaluate.models.open import choose_device
+    from logn.models.open import choose_device
     from logn_research.datasets.labelled_images import open_images
     from logn_research.training.classifiers import write_logits
     from logn_research.training.train import check_training_images, load_classifier
@@ -229,7 +229,7 @@ def count_images(
     source: Path, split: str = "train", sampler: str | None = None, threshold: float = 0.001
 ) -> dict[str, Any]:
     """Count the images of a split, its classes and their groups by the training images."""
-    from logn.evaluate.classification.truth import SHOTS, shot_groups
+    from logn.measure.classification.truth import SHOTS, shot_groups
     from logn_research.datasets.labelled_images import open_images
 
     images, training = open_images(source, split), open_images(source)

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from logn.base.files import check_new
 from logn.cli.console import echo, print_json, progress
 from logn.cli.options import Json, Overwrite
 from logn.errors import InputError
-from logn.files import check_new
 from logn_research.cli.shared import Images, Progress
 
 

@@ -136,7 +136,7 @@ def parse_settings(words: list[str], kind: Any) -> dict[str, Any]:
 
 def is_detection_data(data: Path) -> bool:
     """Whether annotations of boxes are there, and not images with one class each."""
-    from logn.labels.sources import are_labels
+    from logn.data.label_sources import are_labels
     from logn_research.datasets.glyphs.classes import is_glyph_classes
 
     if data.is_file() or are_labels(data):

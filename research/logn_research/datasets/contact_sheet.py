@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.files import atomic_path
+from logn.data.images import ImageArray, import_pillow
 from logn.errors import InputError
-from logn.files import atomic_path
-from logn.logits.images import ImageArray, import_pillow
 from logn_research.datasets.sample import Sample
 from logn_research.datasets.sample_dataset import SampleDataset
 

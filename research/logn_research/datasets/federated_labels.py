@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.files import write_text
+from logn.data.annotations import Annotations, read_annotations
 from logn.errors import InputError
-from logn.files import write_text
-from logn.labels.annotations import Annotations, read_annotations
 
 _NEGATIVES, _UNFINISHED = "neg_category_ids", "not_exhaustive_category_ids"
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from logn.data.images import SUFFIXES, ImageArray, read_rgb
 from logn.errors import InputError
-from logn.logits.images import SUFFIXES, ImageArray, read_rgb
 
 IntArray = npt.NDArray[np.int64]
 SPLITS = ("train", "dev", "test")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from logn.labels.masks import BoolArray
-from logn.logits.images import ImageArray
+from logn.data.images import ImageArray
+from logn.data.masks import BoolArray
 
 
 @dataclass(frozen=True, eq=False)

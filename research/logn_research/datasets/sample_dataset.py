@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.data.annotations import IntArray
+from logn.data.dataset import DetectionDataset
+from logn.data.label_sources import find_labels, with_split
+from logn.data.masks import BoolArray, decode_segmentation
 from logn.errors import InputError, LogNWarning
-from logn.labels.annotations import IntArray
-from logn.labels.dataset import DetectionDataset
-from logn.labels.masks import BoolArray, decode_segmentation
-from logn.labels.sources import find_labels, with_split
 from logn_research.datasets.sample import Sample
 
 FloatArray = npt.NDArray[np.float32]

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import logn
+from logn.base.arrays import FloatArray
+from logn.base.files import write_text
 from logn.cli.main import execute
-from logn.evaluate.comparison.compare import compare
-from logn.files import write_text
-from logn.logits.arrays import FloatArray
+from logn.measure.comparison.compare import compare
 
 RESULTS = Path(__file__).parents[2] / "results" / "deployment-prior.json"
 HEADS = ("linear", "cosine")

@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.recommend import DEFAULT_AT
-from logn.evaluate.models.onnx import OnnxDetector
-from logn.evaluate.store.predict import predict
-from logn.evaluate.store.store import PredictionStore
-from logn.evaluate.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
-from logn.evaluate.thresholds.points import ClassPoint, OperatingPoints
-from logn.evaluate.thresholds.scores import Draws, ScoredDetections, logit, measure
-from logn.files import write_text
-from logn.logits.arrays import FloatArray, sigmoid
+from logn.base.arrays import FloatArray, sigmoid
+from logn.base.files import write_text
+from logn.methods.affine import ClassAffine
+from logn.methods.recommend import DEFAULT_AT
+from logn.models.onnx.detector import OnnxDetector
+from logn.predictions.predict import predict
+from logn.predictions.store import PredictionStore
+from logn.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
+from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
+from logn.thresholds.points import ClassPoint, OperatingPoints
 
 RESULTS = Path(__file__).parents[2] / "results" / "thresholds.json"
 NAMES = Path(__file__).with_name("coco_classes.txt")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from logn.calibrators.affine import ClassAffine
-from logn.deploy.attach import attach
 from logn.errors import InputError
-from logn.evaluate.models.collect import as_tensor
-from logn.logits.layer import fingerprint
+from logn.methods.affine import ClassAffine
+from logn.models.layer import fingerprint
+from logn.models.opened import as_tensor
+from logn.models.torch.attach import attach
+from logn.models.torch.record import default_sample_rows, record
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
-from logn.statistics.record import default_sample_rows, record
 from logn_research.assignment import columns_of
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler

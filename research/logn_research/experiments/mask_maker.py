@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.data.masks import BoolArray, encode_mask
 from logn.errors import InputError
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.models.collect import as_tensor
-from logn.evaluate.store.predict import ImageSource
-from logn.evaluate.store.store import PredictionStore
-from logn.labels.masks import BoolArray, encode_mask
-from logn.logits.proposals import ProposingDetector
+from logn.models.opened import as_tensor
+from logn.models.proposals import ProposingDetector
+from logn.predictions.detections import Detections
+from logn.predictions.predict import ImageSource
+from logn.predictions.store import PredictionStore
 
 # A pixel belongs to the object from here on, as in torchvision's reference evaluation.
 _THRESHOLD = 0.5

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from logn.calibrators.methods import fit, needs, parse
-from logn.classes.counts import ClassCounts, read_dimensions
+from logn.base.files import atomic_path
+from logn.base.strict_json import plain_values
+from logn.data.class_counts import ClassCounts, read_dimensions
 from logn.errors import InputError
-from logn.evaluate.classification.truth import SHOTS, shot_groups
-from logn.evaluate.comparison.compare import compare
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.evaluate.comparison.method_fitting import fit_for_store
-from logn.evaluate.decode.decoder import DecodeSettings
-from logn.evaluate.store.predict import predict
-from logn.evaluate.store.store import PredictionStore
-from logn.files import atomic_path
-from logn.logits.layer import find_modules, fingerprint
+from logn.measure.classification.truth import SHOTS, shot_groups
+from logn.measure.comparison.compare import compare
+from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison.method_fitting import fit_for_store
+from logn.methods.catalog import fit, needs, parse
+from logn.models.layer import find_modules, fingerprint
+from logn.predictions.decoder import DecodeSettings
+from logn.predictions.predict import predict
+from logn.predictions.store import PredictionStore
 from logn.statistics.moments import ClassMoments
-from logn.strict_json import plain_values
 from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import MovingAverage, PositiveMoments, Statistics

@@ -10,8 +10,8 @@ from typing import Any
 
 from safetensors import safe_open
 
+from logn.base.strict_json import parse_json
 from logn.errors import InputError
-from logn.strict_json import parse_json
 from logn_research.datasets.glyphs.classes import generate_glyph_classes
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import foreground_columns
 from logn.errors import InputError
-from logn.evaluate.models.collect import as_tensor
-from logn.logits.arrays import foreground_columns
+from logn.models.opened import as_tensor
 from logn.statistics.diagnosis import spearman
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.assignment import classes_of

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from logn.base.files import atomic_path
 from logn.errors import InputError, MissingExtraError
-from logn.files import atomic_path
 from logn_research.figures.data import (
     ERROR_TYPES,
     SPECIAL_ERRORS,

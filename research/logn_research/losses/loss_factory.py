@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from logn.classes.counts import ClassCounts
+from logn.base.arrays import FloatArray
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.logits.arrays import FloatArray
 from logn_research.losses.balanced_groups import BalancedGroupsLoss
 from logn_research.losses.head_loss import HeadLoss
 from logn_research.losses.sigmoid import (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from logn.calibrators.checks import checked_number
 from logn.errors import InputError
+from logn.methods.checks import checked_number
 from logn_research.losses.head_loss import HeadLayout, HeadLoss, class_numbers, log_odds, sum_across_processes
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import logn
-from logn.evaluate.store.store import PredictionWriter, StoreHeader
+from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.statistics.moments import StatisticsMetadata
 from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split

@@ -12,8 +12,8 @@ import numpy as np
 
 import logn
 from logn import ClassAffine, ClassMoments
-from logn.evaluate.comparison.comparison import CompareSettings
-from logn.logits.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray, foreground_columns
+from logn.measure.comparison.comparison import CompareSettings
 from logn.statistics.diagnosis import active_classes
 
 BOOTSTRAP = 200

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.evaluate.models.collect import as_tensor, column_names
+from logn.models.opened import as_tensor, column_names
 from logn.statistics.moments import StatisticsMetadata
 from logn_research.datasets.sample_dataset import SampleDataset
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import logn
 from logn import ClassAffine, ClassMoments, PredictionStore
-from logn.evaluate.comparison.comparison import CompareSettings
+from logn.measure.comparison.comparison import CompareSettings
 from logn.statistics.diagnosis import spearman
 from logn_research.strong.heads import _iou
 

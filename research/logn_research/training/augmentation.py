@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from logn.data.images import ImageArray, import_pillow
+from logn.data.masks import BoolArray
 from logn.errors import InputError, MissingExtraError
-from logn.labels.masks import BoolArray
-from logn.logits.images import ImageArray, import_pillow
 from logn_research.datasets.sample import Sample
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from logn.data.images import ImageArray, import_pillow
 from logn.errors import InputError
-from logn.logits.images import ImageArray, import_pillow
 from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.datasets.sample import Sample
 from logn_research.datasets.sample_dataset import SampleDataset

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from logn.base.files import read_safetensors, write_safetensors
+from logn.base.strict_json import parse_json
 from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
-from logn.strict_json import parse_json
 from logn_research.losses.loss_factory import layout_of
 from logn_research.training.settings import ModelSettings
 

@@ -15,12 +15,12 @@ from torch.nn import functional
 from torchvision.models import resnet50, resnet152, resnext50_32x4d
 from torchvision.models.resnet import BasicBlock, ResNet
 
+from logn.base.files import atomic_path, write_safetensors, write_text
 from logn.errors import InputError
-from logn.files import atomic_path, write_safetensors, write_text
-from logn.logits.hooks import evaluation_mode
-from logn.logits.layer import LogitLayer
+from logn.models.hooks import evaluation_mode
+from logn.models.layer import LogitLayer
+from logn.models.torch.record import record
 from logn.statistics.moments import ClassMoments
-from logn.statistics.record import record
 from logn_research.datasets.labelled_images import LabelledImages
 from logn_research.training.backbones import load_backbone
 from logn_research.training.batches import prepared_batch

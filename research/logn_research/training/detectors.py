@@ -21,9 +21,9 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform, res
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
 from logn.errors import InputError
-from logn.logits.hooks import evaluation_mode
-from logn.logits.layer import LogitLayer
-from logn.logits.proposals import Proposals
+from logn.models.hooks import evaluation_mode
+from logn.models.layer import LogitLayer
+from logn.models.proposals import Proposals
 from logn_research.losses.loss_factory import layout_of
 from logn_research.training.backbones import STRIDES, LightBackbone, load_backbone
 from logn_research.training.feature_memory import FeatureMemory
@@ -50,7 +50,7 @@ class SampledLogits(NamedTuple):
 
 
 class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
-    """A Mask R-CNN that also gives its proposals with all logits (`logn.logits.proposals.ProposingDetector`).
+    """A Mask R-CNN that also gives its proposals with all logits (`logn.models.proposals.ProposingDetector`).
 
     In training mode it is called with images and targets, with labels 1..F, and gives losses, as torchvision's; in
     evaluation mode it gives detections, as torchvision's.

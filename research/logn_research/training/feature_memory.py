@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from logn.base.files import read_safetensors, write_safetensors
 from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
 
 # One number for all that is drawn, far from any that a true box of a batch has: an object is its class and its number.
 ALL_DRAWN = 1 << 62

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from logn.classes.counts import ClassCounts
+from logn.base.files import write_text
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.files import write_text
 from logn_research.datasets.labelled_images import LabelledImages, require_every_class
 from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
 from logn_research.datasets.samplers import make_sampler

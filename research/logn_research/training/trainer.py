@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from logn.base.files import write_text
 from logn.errors import InputError
-from logn.evaluate.models.open import choose_device
-from logn.files import write_text
+from logn.models.open import choose_device
 from logn_research.training.batches import TrainingBatches
 from logn_research.training.checkpoint import FILE_NAME, Checkpoint, read_checkpoint
 from logn_research.training.recipes import Schedule, TrainingConfig

@@ -12,9 +12,9 @@ from logn_research.datasets.federated_labels import federate, federate_file, sum
 
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.detection.ground_truth import load_ground_truth
-from logn.evaluate.detection.metrics import evaluate_detections
+from logn.matching.truth import load_ground_truth
+from logn.measure.detection.metrics import evaluate_detections
+from logn.predictions.detections import Detections
 
 IMAGES, CATEGORIES = (3, 1, 8, 20, 21, 30), (2, 7, 9)
 

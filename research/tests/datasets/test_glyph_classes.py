@@ -10,8 +10,8 @@ from logn_research.datasets.glyphs.classes import generate_glyph_classes, is_gly
 from logn_research.datasets.glyphs.settings import GlyphClassSettings, geometric_counts, plan_classes
 from logn_research.datasets.labelled_images import open_images
 
-from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 
 SMALL = GlyphClassSettings(classes=6, most=12, fewest=2, dev=2, test=3, size=24, seed=4)

@@ -16,8 +16,8 @@ from logn_research.training.recipes import CLASSIFIER_RECIPES
 from logn_research.training.settings import CLASSIFIER_MODELS, DETECTORS, LIGHT_BACKBONES
 from PIL import Image
 
-from logn.classes.counts import ClassCounts
 from logn.cli.main import app
+from logn.data.class_counts import ClassCounts
 
 REPOSITORY = ROOT.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

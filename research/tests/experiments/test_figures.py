@@ -16,7 +16,7 @@ from logn_research.figures.data import (
 )
 from logn_research.pages import ROOT
 
-from logn.logits.proposals import Proposals
+from logn.models.proposals import Proposals
 
 RUN_FIGURES = ("label-shift", "background-ratio", "logit-statistics", "positive-statistics", "margin-effect")
 

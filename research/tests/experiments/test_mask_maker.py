@@ -8,13 +8,13 @@ import torch
 from logn_research.experiments.mask_maker import mask_maker, paste_mask
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from logn.calibrators.affine import ClassAffine
-from logn.evaluate.decode.decoder import DecodeSettings, decode
-from logn.evaluate.decode.detections import Detections
-from logn.evaluate.store.predict import predict
-from logn.evaluate.store.store import PredictionStore
-from logn.labels.masks import decode_segmentation
-from logn.logits.proposals import Proposals
+from logn.data.masks import decode_segmentation
+from logn.methods.affine import ClassAffine
+from logn.models.proposals import Proposals
+from logn.predictions.decoder import DecodeSettings, decode
+from logn.predictions.detections import Detections
+from logn.predictions.predict import predict
+from logn.predictions.store import PredictionStore
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -17,7 +17,7 @@ from logn_research.pages import bench_table, table_text
 
 from logn import logit_normalization
 from logn.errors import InputError
-from logn.evaluate.store.store import PredictionStore
+from logn.predictions.store import PredictionStore
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")

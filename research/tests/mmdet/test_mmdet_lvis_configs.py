@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from logn.logits.layer import count_columns, find_modules
-from logn.logits.locate import locate_logits
+from logn.models.layer import count_columns, find_modules
+from logn.models.locate import locate_logits
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 

@@ -51,7 +51,7 @@ def test_a_loss_trains_is_tested_and_corrected(loss, config, tmp_path):
     assert all(np.isfinite(value) for value in plain.values())
 
     tested.custom_hooks = [
-        {"type": "logn.deploy.mmdetection.LogNHook", "method": "logn", "layer": logit_layer(runner.model)}
+        {"type": "logn.callbacks.mmdetection.LogNHook", "method": "logn", "layer": logit_layer(runner.model)}
     ]
     corrected = Runner.from_cfg(tested).test()
     assert corrected.keys() == plain.keys()

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.normalization import logit_normalization
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
+from logn.methods.affine import ClassAffine
+from logn.methods.normalization import logit_normalization
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
 from logn.statistics.moments import ClassMoments
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
@@ -33,7 +33,7 @@ def test_the_hook_collects_attaches_and_lets_the_framework_evaluate(config, chec
 
     tested.custom_hooks = [
         {
-            "type": "logn.deploy.mmdetection.LogNHook",
+            "type": "logn.callbacks.mmdetection.LogNHook",
             "method": "logn",
             "margin": "min",
             "save_to": str(tmp_path / "map.safetensors"),

@@ -12,10 +12,10 @@ from logn_research.experiments.detector_statistics import (
 from logn_research.training.augmentation import SMALL_TRAIN
 from logn_research.training.detectors import make_detector
 
-from logn.calibrators.normalization import logit_normalization
 from logn.errors import InputError
-from logn.evaluate.models.collect import as_tensor
-from logn.logits.layer import fingerprint
+from logn.methods.normalization import logit_normalization
+from logn.models.layer import fingerprint
+from logn.models.opened import as_tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

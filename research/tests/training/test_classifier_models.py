@@ -8,8 +8,8 @@ from torch import nn
 from torchvision.models import resnet50
 
 import logn
-from logn.calibrators.methods import fit
 from logn.errors import InputError
+from logn.methods.catalog import fit
 
 PICTURES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 pytestmark = pytest.mark.usefixtures("one_thread")

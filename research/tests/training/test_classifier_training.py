@@ -13,8 +13,8 @@ from logn_research.training.train import load_classifier, train_classifier
 from logn_research.training.trainer import read_log
 from torch import nn
 
+from logn.base.files import read_safetensors, write_safetensors
 from logn.errors import InputError
-from logn.files import read_safetensors, write_safetensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

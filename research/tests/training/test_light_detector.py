@@ -22,10 +22,10 @@ from torchvision.models import mobilenet_v2, resnet18
 from torchvision.ops import roi_align
 
 import logn
-from logn.classes.counts import ClassCounts
 from logn.cli.main import execute
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.store.store import PredictionStore
+from logn.predictions.store import PredictionStore
 
 NETWORKS = {"mobilenet-v2": mobilenet_v2, "resnet18": resnet18}
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from logn.evaluate.store.store import PredictionStore
+from logn.predictions.store import PredictionStore
 
 TINY = ["--iterations", "1", "--batch", "2", "--image-size", "64", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,9 +10,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from logn.calibrators.recommend import RECOMMENDED
+from logn.correction.correct import Correction, correct
 from logn.errors import InputError, LogNWarning, MissingExtraError
-from logn.evaluate.models.correct import Correction, correct
+from logn.methods.recommend import RECOMMENDED
 
 
 class LogNCallback:

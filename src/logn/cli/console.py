@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from logn.report.commands import COMMAND_LINE as COMMAND_LINE
-from logn.report.commands import command as command
-from logn.strict_json import plain_values
-from logn.table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
+from logn.base.commands import COMMAND_LINE as COMMAND_LINE
+from logn.base.commands import command as command
+from logn.base.strict_json import plain_values
+from logn.base.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 
 
 def echo(text: str, *, err: bool = False, colours: bool = False) -> None:

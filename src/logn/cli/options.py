@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from logn.base.files import check_new, require_place
 from logn.cli.console import command
 from logn.errors import InputError
-from logn.files import check_new, require_place
 
 if TYPE_CHECKING:
-    from logn.classes.counts import ClassCounts
-    from logn.evaluate.models.collect import ImageSource
+    from logn.data.class_counts import ClassCounts
+    from logn.models.opened import ImageSource
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -28,7 +28,7 @@ def complete_methods(incomplete: str) -> list[str]:
         >>> complete_methods("nor"), complete_methods("loga,p")
         (['norcal'], ['loga,p2p'])
     """
-    from logn.calibrators.methods import METHODS
+    from logn.methods.catalog import METHODS
 
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in METHODS if name.startswith(last)]
@@ -41,7 +41,7 @@ def complete_presets(incomplete: str) -> list[str]:
         >>> complete_presets("yolo")
         ['yolov5', 'yolox']
     """
-    from logn.logits.images import PRESETS
+    from logn.data.images import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 
@@ -227,23 +227,23 @@ def method_spec(method: str | None, strength: float | None = None) -> str:
 
 def read_method(spec: str) -> Any:
     """A specification as it is; the correction, where it names a file of `logn fit`."""
-    from logn.calibrators.affine import ClassAffine
+    from logn.methods.affine import ClassAffine
 
     return ClassAffine.load(spec) if spec.endswith(".safetensors") else spec
 
 
 def read_counts(path: Path | None) -> ClassCounts | None:
     """Training counts; a class without a training image counts as one, since 0 has no logarithm."""
-    from logn.classes.counts import ClassCounts
+    from logn.data.class_counts import ClassCounts
 
     return None if path is None else ClassCounts.load(path).at_least(1)
 
 
 def read_target(text: str | None) -> Any:
     """The class mix that a word or a file stands for."""
-    from logn.calibrators import methods
+    from logn.methods import catalog
 
-    return None if text is None else methods.read_target(text)
+    return None if text is None else catalog.read_target(text)
 
 
 def training_images(images: Path | None, data: Path | None) -> ImageSource:
@@ -252,8 +252,8 @@ def training_images(images: Path | None, data: Path | None) -> ImageSource:
         if images is None:
             raise InputError("Pass training images: --images FOLDER or --data FILE.")
         return images
-    from logn.labels.dataset import DetectionDataset
-    from logn.labels.sources import with_split
+    from logn.data.dataset import DetectionDataset
+    from logn.data.label_sources import with_split
 
     return DetectionDataset(with_split(data, "train"), images).image_paths()
 

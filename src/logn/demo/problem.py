@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from logn.base.files import atomic_path, write_text
+from logn.data.images import import_pillow
 from logn.demo.plan import IntArray, frequency_group, long_tailed_counts, mix_families, plan_training, plan_validation
 from logn.demo.scene import BoolArray, Glyph, draw_scene
-from logn.files import atomic_path, write_text
-from logn.logits.images import import_pillow
 
 #: Images that the shipped detector was trained on; the demonstration draws the first of them.
 TRAINING_IMAGES = 2400

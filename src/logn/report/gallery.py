@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from logn.data.images import ImageArray, import_pillow, read_rgb
 from logn.errors import InputError
-from logn.evaluate.comparison.comparison import Comparison, MethodResult
-from logn.evaluate.detection.gallery import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark
-from logn.logits.images import ImageArray, import_pillow, read_rgb
+from logn.measure.comparison.comparison import Comparison, MethodResult
+from logn.measure.detection.gallery import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark
 
 LARGEST_SIDE = 560
 RULES = {

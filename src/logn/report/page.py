@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn import __version__
+from logn.base.commands import command
+from logn.base.files import write_text
+from logn.base.text_table import unbroken
 from logn.errors import InputError, MissingExtraError, import_extra
-from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
-from logn.files import write_text
+from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.report import sections
-from logn.report.commands import command
 from logn.report.gallery import gallery
 from logn.report.svg import number
-from logn.table import unbroken
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.methods import needs
+from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.commands import command, corrected_name, values_of
 from logn.errors import InputError
-from logn.evaluate.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
-from logn.evaluate.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, change_text, points, tone
-from logn.evaluate.comparison.threshold_curve import ThresholdCurve
-from logn.evaluate.detection.bootstrap import Interval
-from logn.evaluate.detection.metrics import SHOWN_AT, recall_name
-from logn.evaluate.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
-from logn.logits.arrays import FloatArray, foreground_columns
-from logn.report.commands import command, corrected_name, values_of
+from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
+from logn.measure.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, change_text, points, tone
+from logn.measure.comparison.threshold_curve import ThresholdCurve
+from logn.measure.detection.bootstrap import Interval
+from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
+from logn.methods.affine import ClassAffine
+from logn.methods.catalog import needs
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 from logn.statistics.diagnosis import spearman
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from logn.base.files import atomic_path
 from logn.errors import InputError, MissingExtraError
-from logn.files import atomic_path
 from logn.statistics.diagnosis import GROUP_NAMES, Diagnosis
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; the shapes differ too.

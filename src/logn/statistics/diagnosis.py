@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.classes.counts import ClassCounts, frequency_groups
-from logn.errors import InputError
-from logn.logits.arrays import (
+from logn.base.arrays import (
     FEWEST_ROWS,
     NO_CLASS,
     SAMPLED_ROWS,
@@ -18,6 +16,8 @@ from logn.logits.arrays import (
     foreground_columns,
     probability_kind,
 )
+from logn.data.class_counts import ClassCounts, frequency_groups
+from logn.errors import InputError
 from logn.statistics.moments import ClassMoments
 
 GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}

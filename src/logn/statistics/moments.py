@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import FloatArray, as_rows, check_background, is_torch_tensor, sigmoid
+from logn.base.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
+from logn.base.strict_json import parse_json
 from logn.errors import InputError, LogNWarning
-from logn.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
-from logn.logits.arrays import FloatArray, as_rows, check_background, is_torch_tensor, sigmoid
 from logn.statistics.row_sample import RowSample
 from logn.statistics.sums import ACTIVATIONS, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
-from logn.strict_json import parse_json
 
 FILE_FORMAT = "logn.statistics"
 FILE_SCHEMA = 3

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
 from logn.errors import InputError
-from logn.logits.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
 
 VECTORS = ("count", "mean", "m2", "skipped")
 WHOLE_NUMBERS = ("count", "skipped")

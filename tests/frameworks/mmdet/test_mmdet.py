@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
 from logn.errors import InputError
-from logn.evaluate.models.mmdetection import MMDetectionDetector
-from logn.evaluate.store.store import PredictionStore
-from logn.logits.layer import find_modules
-from logn.logits.locate import locate_logits
+from logn.models.frameworks.mmdetection_detector import MMDetectionDetector
+from logn.models.layer import find_modules
+from logn.models.locate import locate_logits
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.predictions.store import PredictionStore
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 import logn
-from logn.logits.images import read_rgb
+from logn.data.images import read_rgb
 
 ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
 

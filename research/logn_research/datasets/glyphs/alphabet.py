@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.data.images import import_pillow
 from logn.errors import InputError, MissingExtraError
-from logn.logits.images import import_pillow
 
 STYLES = tuple(
     f"DejaVu{family}{style}.ttf"

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.files import atomic_path
+from logn.data.images import ImageArray
 from logn.demo.scene import FloatArray, blur_and_add_noise, draw_background, paint_glyph, turned_glyph
 from logn.errors import InputError
-from logn.files import atomic_path
-from logn.logits.images import ImageArray
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, read_settings, write_json
 from logn_research.datasets.glyphs.settings import (

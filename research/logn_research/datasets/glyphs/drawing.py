@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from logn.base.files import write_text
+from logn.data.images import import_pillow
 from logn.errors import InputError
-from logn.files import write_text
-from logn.logits.images import import_pillow
 from logn_research.datasets.glyphs.alphabet import Alphabet, font_folder
 from logn_research.datasets.glyphs.settings import SPLITS
 

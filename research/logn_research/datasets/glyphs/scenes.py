@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from logn.base.files import atomic_path
+from logn.data.images import import_pillow
+from logn.data.masks import BoolArray, encode_mask
 from logn.demo.plan import IntArray, frequency_group
 from logn.demo.scene import draw_scene
-from logn.files import atomic_path
-from logn.labels.masks import BoolArray, encode_mask
-from logn.logits.images import import_pillow
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, write_json
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes

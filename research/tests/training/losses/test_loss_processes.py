@@ -8,7 +8,7 @@ import pytest
 import torch
 from logn_research.losses import make_loss
 
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 
 NAMES = ["seesaw", "eql-v2", "loce", "online-logn:momentum=0.5"]
 WORKER = """
@@ -16,7 +16,7 @@ import os, sys
 import torch
 from torch import distributed
 from logn_research.losses import make_loss
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 
 folder, names = sys.argv[1], sys.argv[2:]
 rank = int(os.environ["RANK"])

@@ -13,7 +13,7 @@ from logn_research.losses import LOSS_NAMES, make_loss
 from logn_research.losses.loss_factory import layout_of, parse_loss
 from torch.nn import functional
 
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 
 CLASSES = 5

@@ -13,17 +13,17 @@ from logn_research.training.recipes import DetectorTrainingConfig
 from logn_research.training.train import load_detector, train_detector
 from torch import nn
 
-from logn.calibrators.affine import ClassAffine
-from logn.calibrators.normalization import logit_normalization
-from logn.classes.counts import ClassCounts
-from logn.deploy.attach import attach
-from logn.deploy.fold import fold
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.evaluate.decode.decoder import decode_many
-from logn.evaluate.models.collect import as_tensor
-from logn.evaluate.store.predict import predict
-from logn.evaluate.store.store import PredictionStore
-from logn.statistics.record import record
+from logn.methods.affine import ClassAffine
+from logn.methods.normalization import logit_normalization
+from logn.models.opened import as_tensor
+from logn.models.torch.attach import attach
+from logn.models.torch.fold import fold
+from logn.models.torch.record import record
+from logn.predictions.decoder import decode_many
+from logn.predictions.predict import predict
+from logn.predictions.store import PredictionStore
 
 CLASSES = 4
 COUNTS = ClassCounts([90, 30, 4, 1], instance_counts=[2000, 150, 40, 1], num_images=100)

@@ -18,7 +18,7 @@ from logn_research.training.small import RegionSampler, SmallBoxHead, SmallMaskH
 from logn_research.training.train import DetectorTrainer, train_detector
 from torch import nn
 
-from logn.classes.counts import ClassCounts
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 
 COUNTS = ClassCounts([90, 30, 4, 1], num_images=100)

@@ -13,8 +13,8 @@ from logn.cli.console import echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.calibrators.affine import ClassAffine
-    from logn.logits.dumped import StoredArray
+    from logn.data.logit_files import StoredArray
+    from logn.methods.affine import ClassAffine
 
 
 def apply(
@@ -34,8 +34,8 @@ def apply(
       logn apply affine.safetensors logits.npy -o corrected.npy
       logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors
     """
-    from logn.calibrators.affine import ClassAffine, LogitFacts
-    from logn.logits.dumped import check_writable, open_shards, write_logits
+    from logn.data.logit_files import check_writable, open_shards, write_logits
+    from logn.methods.affine import ClassAffine, LogitFacts
 
     options.check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)
@@ -55,7 +55,7 @@ def apply(
 def _corrected(array: StoredArray, affine: ClassAffine, advance: Callable[[float], None]) -> Iterator[Any]:
     import numpy as np
 
-    from logn.logits.dumped import read_blocks
+    from logn.data.logit_files import read_blocks
 
     for block in read_blocks(array):
         row = block.start

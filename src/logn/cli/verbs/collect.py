@@ -57,8 +57,8 @@ def collect(
         return
     if len(sources) > 1:
         raise InputError(f"`{models[0]}` is a model: pass it alone, or pass files of logits only.")
-    from logn.evaluate.models.collect import ImageFiles, choose_images
-    from logn.evaluate.models.open import Hints, open_model
+    from logn.models.open import Hints, open_model
+    from logn.models.opened import ImageFiles, choose_images
 
     (model,) = models
     options.check_output(output, model, overwrite=overwrite)
@@ -98,7 +98,7 @@ def print_next(statistics: Path) -> None:
 
 
 def _is_model(source: str) -> bool:
-    from logn.evaluate.models.open import FUNCTION
+    from logn.models.open import FUNCTION
 
     path = Path(source)
     is_function = FUNCTION.fullmatch(source) is not None and not path.exists()
@@ -113,7 +113,7 @@ def _refuse(**given: object) -> None:
 
 
 def _check_sources(sources: Sequence[str]) -> None:
-    from logn.logits.dumped import SUFFIXES
+    from logn.data.logit_files import SUFFIXES
 
     for source in sources:
         if not glob.has_magic(source) and not Path(source).exists() and Path(source).suffix not in SUFFIXES:
@@ -133,11 +133,11 @@ def _read_files(
     """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from logn.classes.tables import read_class_names
-    from logn.logits.dumped import find_shards, open_shards
-    from logn.statistics.collect import collect_shards
+    from logn.data.class_tables import read_class_names
+    from logn.data.logit_files import find_shards, open_shards
+    from logn.models.torch.record import SAMPLE_ROWS
+    from logn.statistics.from_files import collect_shards
     from logn.statistics.moments import ClassMoments, StatisticsMetadata
-    from logn.statistics.record import SAMPLE_ROWS
 
     files = find_shards(sources)
     options.check_output(output, *files, overwrite=overwrite)

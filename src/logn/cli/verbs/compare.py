@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.files import format_of, require_file
 from logn.cli import options
 from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
 from logn.errors import InputError
-from logn.files import format_of, require_file
 
 if TYPE_CHECKING:
-    from logn.evaluate.comparison.comparison import Comparison
+    from logn.measure.comparison.comparison import Comparison
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
 # The metrics of the short table, by their titles; the first is shown with its difference.
@@ -47,9 +47,9 @@ def compare(
       logn compare predictions -d val.json --counts train.json --methods loga,norcal:gamma=0.6
       logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
-    from logn.evaluate.comparison.compare import compare as run
-    from logn.evaluate.comparison.comparison import CompareSettings
-    from logn.evaluate.comparison.method_fitting import DEFAULT_METHODS
+    from logn.measure.comparison.compare import compare as run
+    from logn.measure.comparison.comparison import CompareSettings
+    from logn.measure.comparison.method_fitting import DEFAULT_METHODS
 
     classifier = is_classifier(source)
     _check_options(classifier, source, data, labels, train_logits, class_names)
@@ -124,7 +124,7 @@ def _make_folder(folder: Path | None) -> None:
     """Make the folder for the results before the work begins."""
     if folder is None:
         return
-    from logn.evaluate.comparison.files import check_comparison_folder
+    from logn.measure.comparison.files import check_comparison_folder
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")
@@ -133,7 +133,7 @@ def _make_folder(folder: Path | None) -> None:
 
 
 def _number_of_images(source: Path) -> int:
-    from logn.evaluate.store.store import PredictionStore
+    from logn.predictions.store import PredictionStore
 
     return len(PredictionStore(source))
 
@@ -148,9 +148,9 @@ def _detector_inputs(statistics: Path | None, counts: Path | None) -> dict[str, 
 def _classifier_inputs(
     logits: Path, statistics: Path | None, counts: Path | None, train_logits: Path | None, class_names: Path | None
 ) -> dict[str, Any]:
-    from logn.classes.counts import ClassCounts
-    from logn.classes.tables import read_class_names
-    from logn.logits.dumped import locate_array
+    from logn.data.class_counts import ClassCounts
+    from logn.data.class_tables import read_class_names
+    from logn.data.logit_files import locate_array
 
     files = {"moments": statistics, "train_logits": train_logits}
     given: dict[str, Any] = {name: path for name, path in files.items() if path is not None}
@@ -164,9 +164,9 @@ def _classifier_inputs(
 
 def _print_short(comparison: Comparison) -> None:
     """One line per method, of at most 80 columns, and one verdict."""
-    from logn.evaluate.comparison.comparison import CLASSIFICATION
-    from logn.evaluate.comparison.tables import change_text, points
-    from logn.table import TextStyle, write_table
+    from logn.base.text_table import TextStyle, write_table
+    from logn.measure.comparison.comparison import CLASSIFICATION
+    from logn.measure.comparison.tables import change_text, points
 
     shown = CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR
     (main, first), *others = [(title, name) for title, name in shown.items() if name in comparison.metric_names]
@@ -185,7 +185,7 @@ def _print_short(comparison: Comparison) -> None:
 
 
 def _print_all(comparison: Comparison) -> None:
-    from logn.evaluate.comparison.tables import write_comparison
+    from logn.measure.comparison.tables import write_comparison
 
     style = text_style()
     echo(write_comparison(comparison, style=style), colours=style.colours)

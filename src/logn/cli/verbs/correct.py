@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.commands import HOW_IT_RUNS, corrected_name, free_name
 from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,
@@ -19,10 +20,9 @@ from logn.cli.console import (
     progress,
     text_style,
 )
-from logn.report.commands import HOW_IT_RUNS, corrected_name, free_name
 
 if TYPE_CHECKING:
-    from logn.evaluate.models.correct import Correction, ScoreChange
+    from logn.correction.correct import Correction, ScoreChange
     from logn.thresholds import FoldedPoints
 
 # The width of a line where there is no terminal.
@@ -61,10 +61,10 @@ def correct(
       logn correct best.pt --data data.yaml --thresholds f1 -o shipped.pt --trust
       logn correct yolox.onnx --like yolox --data train.json -o corrected.onnx
     """
-    from logn.calibrators.recommend import RECOMMENDED
-    from logn.evaluate.models.collect import choose_images
-    from logn.evaluate.models.correct import correct as run
-    from logn.labels.sources import with_split
+    from logn.correction.correct import correct as run
+    from logn.data.label_sources import with_split
+    from logn.methods.recommend import RECOMMENDED
+    from logn.models.opened import choose_images
 
     chosen = choose_images(options.training_images(images, data), max_images)
     given: dict[str, Any] = {
@@ -104,7 +104,7 @@ def correct(
 
 def _print_thresholds(done: Correction, shipped: FoldedPoints) -> None:
     """The table of all states, what one threshold keeps, and which one to use."""
-    from logn.evaluate.thresholds.points import write_points
+    from logn.thresholds.points import write_points
 
     echo("")
     is_corrected = shipped.points.correction is not None
@@ -195,7 +195,7 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
 
 def _is_detector(done: Correction) -> bool:
     """Whether `logn predict` takes the model: a detector, with several rows per image, of a known framework."""
-    from logn.evaluate.models.open import FUNCTION
+    from logn.models.open import FUNCTION
 
     is_known = FUNCTION.fullmatch(done.model) is None or done.traits.preprocessing == "its own"
     return is_known and int(done.moments[0].count.max()) > done.images
@@ -203,7 +203,7 @@ def _is_detector(done: Correction) -> bool:
 
 def _validation_labels(data: Path | None) -> str:
     """The labels to measure by: the other split of labels that have splits, else an example."""
-    from logn.labels.sources import find_labels
+    from logn.data.label_sources import find_labels
 
     labels = None if data is None else find_labels(data)
     return str(labels.path) if labels is not None and labels.has_splits else "val.json"

@@ -18,7 +18,7 @@ from logn.cli.console import command, echo, print_json, print_note, progress
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.evaluate.comparison.comparison import Comparison, MethodResult
+    from logn.measure.comparison.comparison import Comparison, MethodResult
 
 METHODS = ("recommended", "logn", "norcal")
 TRAINING_IMAGES, TEST_IMAGES = 600, 240
@@ -41,7 +41,7 @@ def demo(
       logn demo my-folder --json
     """
     from logn.demo.problem import draw_problem, training_counts
-    from logn.evaluate.comparison.comparison import Comparison
+    from logn.measure.comparison.comparison import Comparison
 
     start = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)

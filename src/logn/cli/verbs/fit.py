@@ -14,8 +14,8 @@ from logn.cli.console import command, count_of, echo, print_json, print_note
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from logn.calibrators.affine import ClassAffine
-    from logn.classes.counts import ClassCounts
+    from logn.data.class_counts import ClassCounts
+    from logn.methods.affine import ClassAffine
     from logn.statistics.moments import ClassMoments
 
 
@@ -51,7 +51,7 @@ def fit(
       logn fit stats.safetensors --method logn:margin=0,use_std=false -o affine.safetensors
       logn fit --method norcal:gamma=0.6 --counts train.json --background last -o affine.safetensors
     """
-    from logn.calibrators import methods
+    from logn.methods import catalog
     from logn.statistics.moments import ClassMoments
 
     if statistics is not None:
@@ -65,7 +65,7 @@ def fit(
     weight, bias = read_classifier(weights, key) if weights else (None, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
-        affine = methods.fit(
+        affine = catalog.fit(
             spec,
             moments=moments,
             counts=table,
@@ -88,7 +88,7 @@ def fit(
 
 def read_classifier(path: Path, key: str | None) -> tuple[Any, Any]:
     """Read a weight and, from the same safetensors file, its bias."""
-    from logn.logits.dumped import array_names, read_array
+    from logn.data.logit_files import array_names, read_array
 
     beside = key.removesuffix("weight") + "bias" if key and key.endswith("weight") else ""
     return read_array(path, key), read_array(path, beside) if beside in array_names(path) else None
@@ -104,7 +104,7 @@ def print_fold(affine: ClassAffine, path: Path) -> None:
 
 def _check_counts_are_used(spec: str, counts: Path | None, target: str | None) -> None:
     """Refuse counts that would change nothing."""
-    from logn.calibrators.methods import METHODS, TRAINING, needs, parse
+    from logn.methods.catalog import METHODS, TRAINING, needs, parse
 
     name, chosen = parse(spec)
     users = [other for other in METHODS if "counts" in needs(other)]
@@ -117,7 +117,7 @@ def _check_counts_are_used(spec: str, counts: Path | None, target: str | None) -
 
 def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
     """Training counts; a class without a training image counts as one, since 0 has no logarithm."""
-    from logn.classes.counts import ClassCounts
+    from logn.data.class_counts import ClassCounts
 
     if path is None:
         return None, []
@@ -128,8 +128,8 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
 
 
 def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any) -> Any:
-    from logn.calibrators.affine import foreground_names
-    from logn.classes.counts import read_dimensions
+    from logn.data.class_counts import read_dimensions
+    from logn.methods.affine import foreground_names
 
     if path is None:
         return None

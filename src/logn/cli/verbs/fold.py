@@ -13,7 +13,7 @@ from logn.cli.console import count_of, echo, print_json, print_note, print_text
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.deploy.onnx_fold import FoldReport
+    from logn.models.onnx.fold import FoldReport
 
 
 def fold(
@@ -44,7 +44,7 @@ def fold(
       logn fold best.onnx --thresholds '{"car": 0.5, "person": 0.2}' --at 0.25 -o shipped.onnx
       logn fold best.pt --trust --thresholds thresholds.json -o shipped.pt
     """
-    from logn.calibrators.affine import ClassAffine
+    from logn.methods.affine import ClassAffine
 
     if thresholds is not None:
         options.check_output(output, model, overwrite=overwrite)
@@ -58,7 +58,7 @@ def fold(
     _check_kind(model)
     options.check_output(output, model, correction, overwrite=overwrite)
     affine = ClassAffine.load(correction)
-    from logn.deploy.onnx_fold import fold_onnx
+    from logn.models.onnx.fold import fold_onnx
 
     report = fold_onnx(
         model,
@@ -100,7 +100,7 @@ def _check_kind(model: Path) -> None:
         raise InputError(
             f"`{model}` is not an ONNX file: fold a PyTorch model in Python with logn.fold(model, layer, affine)."
         )
-    from logn.logits.onnx.file import engine_file
+    from logn.models.onnx.file import engine_file
 
     engine = engine_file(model)
     what = "pass one that ends in .onnx" if engine is None else f"it is {engine}"
@@ -111,9 +111,9 @@ def _random_images(model: Path, size: tuple[int, int] | None) -> dict[str, Any] 
     """Inputs of `size` to prove the fold on; None for the size that the model declares."""
     if size is None:
         return None
-    from logn.logits.images import Preprocessing
-    from logn.logits.onnx.file import model_inputs, random_inputs, read_onnx
-    from logn.logits.onnx.images import at_size, completed, image_input
+    from logn.data.images import Preprocessing
+    from logn.models.onnx.description import at_size, completed, image_input
+    from logn.models.onnx.file import model_inputs, random_inputs, read_onnx
 
     inputs = model_inputs(read_onnx(model).model)
     image = image_input(inputs)

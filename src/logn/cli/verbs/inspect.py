@@ -13,7 +13,7 @@ from logn.cli.console import command, count_of, echo, print_json, print_note, pr
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
-    from logn.calibrators.recommend import Recommendation
+    from logn.methods.recommend import Recommendation
     from logn.statistics.diagnosis import Diagnosis
     from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
@@ -44,7 +44,7 @@ def inspect(
       logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png
     """
     options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
-    from logn.classes.counts import ClassCounts
+    from logn.data.class_counts import ClassCounts
     from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
 
@@ -70,7 +70,7 @@ def inspect(
 
 def _recommend(moments: ClassMoments, at: float, activation: str | None) -> tuple[Recommendation | None, float | None]:
     """The recommendation and the threshold that then gives as many detections; warnings go to stderr."""
-    from logn.calibrators.recommend import recommend, sampled_threshold
+    from logn.methods.recommend import recommend, sampled_threshold
     from logn.statistics.diagnosis import sanity_checks
 
     with warnings.catch_warnings(record=True) as caught:
@@ -111,7 +111,7 @@ def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str,
 
 def _print_table(diagnosis: Diagnosis, top: int) -> None:
     """The classes by their mean, highest first; `top` from either end, 0 for all."""
-    from logn.table import write_table
+    from logn.base.text_table import write_table
 
     counted = diagnosis.image_counts is not None
     header = ("class", *(("group", "images") if counted else ()), "logits", "mean", "std")

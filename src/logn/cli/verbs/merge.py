@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from logn.base.files import file_identity
 from logn.cli import options
 from logn.cli.console import count_of, print_json
 from logn.cli.verbs.collect import print_next, print_statistics
 from logn.errors import InputError
-from logn.files import file_identity
 
 
 def merge(

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.commands import HOW_IT_RUNS, kept_words
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, progress
+from logn.data.label_sources import find_labels, with_split
 from logn.errors import InputError
-from logn.labels.sources import find_labels, with_split
-from logn.report.commands import HOW_IT_RUNS, kept_words
 
 if TYPE_CHECKING:
-    from logn.labels.dataset import DetectionDataset
+    from logn.data.dataset import DetectionDataset
 
 STATISTICS = "statistics.safetensors"
 
@@ -45,10 +45,10 @@ def predict(
       logn predict yolox.onnx --like yolox --class-names coco.txt --data val.json -o predictions
       logn predict my_models:build --data val.json --images val/ -o predictions
     """
-    from logn.evaluate.models.collect import fingerprint_of
-    from logn.evaluate.store.predict import match_detector
-    from logn.evaluate.store.predict import predict as run
-    from logn.labels.dataset import DetectionDataset
+    from logn.data.dataset import DetectionDataset
+    from logn.models.opened import fingerprint_of
+    from logn.predictions.predict import match_detector
+    from logn.predictions.predict import predict as run
 
     dataset = DetectionDataset(with_split(data, "val"), images)
     hints = {"background": options.background_index(background), "activation": activation, "tensor": tensor or None}
@@ -85,8 +85,8 @@ def _open(
     device: str,
 ) -> Any:
     """Open a detector with what the user says about it, on its device."""
-    from logn.classes.tables import read_class_names
-    from logn.evaluate.models.open import choose_device, detector, move_to
+    from logn.data.class_tables import read_class_names
+    from logn.models.open import choose_device, detector, move_to
 
     if model.lower().endswith(".onnx"):
         return detector(model, like=like, size=size, class_names=class_names, **hints)
@@ -104,7 +104,7 @@ def _open(
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:
-    from logn.evaluate.store.store import PredictionStore
+    from logn.predictions.store import PredictionStore
 
     store = PredictionStore(output)
     missing = store.missing(dataset.image_ids).tolist()

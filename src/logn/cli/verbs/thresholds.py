@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from logn.base.commands import free_name
 from logn.cli import options
 from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
 from logn.cli.verbs.fit import print_fold
 from logn.errors import InputError
-from logn.report.commands import free_name
 
 
 def thresholds(
@@ -44,8 +44,8 @@ def thresholds(
       logn thresholds predictions -d val.json --at 0.4 --affine map.safetensors
     """
     options.refuse_model(predictions, "predictions", "predict", "--data", "val.json", "-o", "predictions")
-    from logn.evaluate.thresholds.choose import operating_points
-    from logn.evaluate.thresholds.points import write_points
+    from logn.thresholds.choose import operating_points
+    from logn.thresholds.points import write_points
 
     inputs = (data, statistics, counts)
     if output is not None:
@@ -81,8 +81,8 @@ def _correction(method: str, predictions: Path, statistics: Path | None, counts:
     correction = options.read_method(method)
     if not isinstance(correction, str):
         return correction
-    from logn.evaluate.comparison.method_fitting import fit_for_store
-    from logn.evaluate.store.store import PredictionStore
+    from logn.measure.comparison.method_fitting import fit_for_store
+    from logn.predictions.store import PredictionStore
     from logn.statistics.moments import ClassMoments
 
     if not predictions.is_dir():

@@ -1,1 +1,0 @@
-"""Classes apart from their logits: names, training counts, fractal dimensions."""

@@ -1,0 +1,376 @@
+"""correct: collect, judge, fold, prove and write, in one call, for a model in any kind of file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from logn.base.arrays import foreground_columns
+from logn.base.files import check_new
+from logn.errors import InputError, LogNWarning
+from logn.methods.affine import ClassAffine
+from logn.methods.catalog import fit, parse
+from logn.methods.checks import checked_share
+from logn.methods.recommend import (
+    DEFAULT_AT,
+    NONE,
+    RECOMMENDED,
+    Recommendation,
+    class_scores,
+    recommend,
+    sampled_threshold,
+)
+from logn.models.open import Hints, open_model
+from logn.models.opened import (
+    Advance,
+    ImageFiles,
+    ImageSource,
+    Model,
+    Traits,
+    beside,
+    choose_images,
+    ignore,
+)
+from logn.statistics.diagnosis import row_checks, sanity_checks
+from logn.statistics.moments import ClassMoments
+
+if TYPE_CHECKING:
+    from logn.models.onnx.fold import Proof
+
+# From the opened model, and the statistics and the map of the method of each stage, to the map that is folded.
+Then = Callable[[Model, Sequence[ClassMoments], Sequence[ClassAffine]], ClassAffine]
+# Images that the proof runs on.
+PROOF_IMAGES = 4
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """What a correction does to the scores, seen on the recorded row sample.
+
+    Attributes:
+        threshold: The user's score threshold.
+        matching: The threshold that as many corrected scores exceed as original ones exceed `threshold`; None if the
+            sample holds too few of them.
+        other_best: Share of the rows, weighted by their foreground score, whose top class changes.
+        is_classification: Whether each image is one row, of which the top class counts.
+    """
+
+    threshold: float
+    matching: float | None
+    other_best: float
+    is_classification: bool
+
+
+def score_change(moments: ClassMoments, affine: ClassAffine, threshold: float) -> ScoreChange | None:
+    """What `affine` does to the scores at `threshold`; None without a row sample.
+
+    Args:
+        moments: The statistics of the model.
+        affine: The correction.
+        threshold: The user's score threshold.
+
+    Example:
+        >>> moments = ClassMoments(2, sample_rows=1000)
+        >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)) - 2)
+        >>> change = score_change(moments, ClassAffine([1, 1], [0, 1]), 0.5)
+        >>> change.matching > 0.5
+        True
+    """
+    if len(moments.sample) == 0:
+        return None
+    activation = moments.metadata.settled(affine.background).activation or "sigmoid"
+    before, after = (class_scores(moments, part, activation) for part in (None, affine))
+    weight = before.sum(axis=1)
+    changed = after.argmax(axis=1) != before.argmax(axis=1)
+    return ScoreChange(
+        threshold=threshold,
+        matching=sampled_threshold(moments, affine, threshold, activation),
+        other_best=float(weight @ changed / max(float(weight.sum()), np.finfo(np.float64).tiny)),
+        is_classification=activation == "softmax" and affine.background is None,
+    )
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What `correct` found and did.
+
+    Attributes:
+        model: The model, as the user names it.
+        output: The corrected model; None if nothing was written.
+        traits: Framework, preprocessing and kind of file.
+        images: Number of images that it ran over.
+        unreadable: Images that were left out.
+        moments: The statistics, one per stage.
+        recommendation: What `logn.recommend` says of them.
+        method: The method of the correction; None if there was nothing to correct.
+        maps: The maps, one per stage.
+        change: What they do to the scores.
+        proof: How far the corrected model is from the map of the old one; None if there was nothing to correct.
+        files: All files and folders that were written.
+        doubts: What looks wrong with the statistics.
+    """
+
+    model: str
+    output: Path | None
+    traits: Traits
+    images: int
+    unreadable: tuple[Path, ...]
+    moments: tuple[ClassMoments, ...]
+    recommendation: Recommendation
+    method: str | None = None
+    maps: tuple[ClassAffine, ...] = ()
+    change: ScoreChange | None = None
+    proof: Proof | None = None
+    files: tuple[Path, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def layer(self) -> str:
+        """The class layer; the modules of all stages."""
+        return ", ".join(str(part.metadata.layer) for part in self.moments)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, without the background and unused columns."""
+        first = self.moments[0]
+        return first.num_classes - len(set(first.metadata.unused))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values."""
+        first = self.moments[0]
+        known = first.metadata
+        names = known.class_names
+        return {
+            "model": self.model,
+            "output": self.output,
+            "framework": self.traits.framework,
+            "preprocessing": self.traits.preprocessing,
+            "layer": self.layer,
+            "num_classes": self.num_classes,
+            "class_names": names and list(names[foreground_columns(first.num_columns, known.background)]),
+            "activation": known.activation,
+            "background": known.background,
+            "population": known.population,
+            "images": self.images,
+            "unreadable": list(self.unreadable),
+            "rows": int(first.count.max()),
+            "recommendation": self.recommendation.to_dict(),
+            "method": self.method,
+            "change": None if self.change is None else asdict(self.change),
+            "proof": None if self.proof is None else asdict(self.proof),
+            "files": list(self.files),
+            "warnings": list(self.doubts),
+        }
+
+
+def correct(
+    model: Any,
+    images: ImageSource,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    method: str | ClassAffine = RECOMMENDED,
+    then: Then | None = None,
+    at: float = DEFAULT_AT,
+    max_images: int | None = None,
+    like: Any = None,
+    trust: bool = False,
+    overwrite: bool = False,
+    progress: Advance = ignore,
+    **hints: Any,
+) -> Correction:
+    '''Correct a model by one pass over unlabelled training images, and write it anew.
+
+    The model runs over the images, `logn.recommend` judges the statistics of its logits, and if there is something to
+    correct, the correction is folded into the weights of its class layer. The corrected model is written in the same
+    kind of file under a temporary name, read back, compared with the old one on some of the images, and only then gets
+    its name. Statistics and map are written beside it (into it, if it is a folder).
+
+    Args:
+        model: An `.onnx` file; a folder in the form of transformers' `save_pretrained`; a `.pt` file of Ultralytics,
+            with `trust`; "package.module:function" or "file.py:function", a function of yours that returns a torch
+            model; or a torch model. The last two are written as state dicts in `.safetensors`.
+        images: A folder of training images, a list of files, or a list of functions that return one RGB image each.
+            Labels are not needed. Files that cannot be read are left out, with a warning.
+        output: Where to write. None writes nothing: the result says what would be done.
+        method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
+            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`.
+        then: A function that gives the map to fold instead, from the opened model, and the statistics and the map of
+            the method of each stage.
+        at: The score threshold that you use the model with.
+        max_images: Take at most this many images, spread evenly.
+        like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
+            file with fields of `Preprocessing`, or a `Preprocessing`.
+        trust: Open a `.pt` file, which is a pickle and runs its author's code.
+        overwrite: Replace the files of `output`; a folder is never replaced.
+        progress: Called with the number of images whenever some are done.
+        hints: Rarely needed: `size`, `activation`, `device`; for ONNX files `background`, `tensor`, `class_names`; for
+            functions `layer`. See `logn.models.open.Hints`.
+
+    Returns:
+        What was found and done. If there is nothing to correct, its `method` is None and nothing was written.
+
+    Example:
+        >>> import onnx.parser, numpy as np
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 1, 1] x) => (float[N, 3] y)
+        ... <float[3, 3] w = {2.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0}> { f = Flatten(x) y = Gemm(f, w) }"""
+        >>> onnx.save_model(onnx.parser.parse_model(text), str(folder / "model.onnx"))
+        >>> for place, pixel in enumerate(np.random.default_rng(0).integers(0, 256, (20, 3), np.uint8)):
+        ...     Image.fromarray(pixel.reshape(1, 1, 3)).save(folder / f"{place}.png")
+        >>> done = correct(folder / "model.onnx", folder, folder / "new.onnx", method="logn", size=(1, 1))
+        >>> done.num_classes, done.method, done.proof.holds, [file.name for file in done.files]
+        (3, 'logn', True, ['new.affine.safetensors', 'new.statistics.safetensors', 'new.onnx'])
+    '''
+    target = None if output is None else Path(output)
+    if at is not None:
+        checked_share("at", at)
+    if isinstance(method, str):
+        parse(method)
+    items = choose_images(images, max_images)
+    if target is not None:
+        _check_target(model, target, overwrite=overwrite)
+    source = open_model(model, Hints(like=like, trust=trust, **hints))
+    if target is not None:
+        _check_suffix(source.name, target, source.traits.suffix)
+    source.check()
+    files = ImageFiles(items)
+    moments = source.collect(files, progress=progress)
+    with _quiet():
+        judged = [recommend(part, threshold=at) for part in moments]
+    # That of the first stage that has something to correct.
+    recommendation = next((part for part in judged if part.method != NONE), judged[0])
+    found = Correction(
+        model=source.name,
+        output=None,
+        traits=source.traits,
+        images=len(items) - len(files.unreadable),
+        unreadable=tuple(item for item in files.unreadable if isinstance(item, Path)),
+        moments=moments,
+        recommendation=recommendation,
+        doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
+    )
+    if method == RECOMMENDED and recommendation.method == NONE and then is None:
+        return found
+    maps = _maps(method, moments, recommendation.threshold)
+    if then is not None:
+        method = then(source, moments, maps)
+        maps = _maps(method, moments, recommendation.threshold)
+    proof, written = write_model(source, maps, target, files.first(PROOF_IMAGES), moments)
+    return replace(
+        found,
+        output=target,
+        method=method if isinstance(method, str) else method.method or "the given map",
+        maps=maps,
+        change=score_change(moments[0], maps[0], recommendation.threshold),
+        proof=proof,
+        files=written,
+    )
+
+
+def write_model(
+    source: Model,
+    maps: Sequence[ClassAffine],
+    target: Path | None,
+    images: ImageFiles,
+    moments: Sequence[ClassMoments] = (),
+) -> tuple[Proof, tuple[Path, ...]]:
+    """Write a corrected model, with maps and statistics beside it; the files get their names once it is proven.
+
+    Args:
+        source: The model.
+        maps: Its maps, one per stage.
+        target: Where to write; None proves it only.
+        images: What to prove it on.
+        moments: Its statistics.
+    """
+    name, in_folder = (target or Path(f"corrected{source.traits.suffix}")).name, not source.traits.suffix
+    with _workshop(target) as folder:
+        proof = source.write(maps, folder / name, images)
+        sides: dict[str, Sequence[ClassMoments | ClassAffine]] = {"statistics": moments, "affine": maps}
+        for what, parts in sides.items():
+            for stage, part in enumerate(parts):
+                part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
+        return proof, () if target is None else _move(folder, target)
+
+
+def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:
+    """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
+    if isinstance(method, str):
+        options: dict[str, Any] = {"threshold": threshold} if method == RECOMMENDED else {}
+        with _quiet():
+            return tuple(fit(method, part, **options) for part in moments)
+    if len(moments) > 1:
+        raise InputError(
+            f"The model has {len(moments)} sets of class logits, but a given map fits one; pass the name of a method, "
+            "which is fitted to each set."
+        )
+    columns = moments[0].num_columns
+    if method.num_columns != columns:
+        raise InputError(
+            f"The map has {method.num_columns} columns, but the model has {columns}; fit it to statistics of this "
+            "model."
+        )
+    return (method,)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without warnings: the result has the doubts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogNWarning)
+        yield
+
+
+def _check_target(model: Any, target: Path, *, overwrite: bool) -> None:
+    source = Path(model) if isinstance(model, str | os.PathLike) else None
+    if source is not None and source.exists() and target.exists() and target.samefile(source):
+        raise InputError(f"`output` is the model itself, `{target}`; choose another name.")
+    more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
+    if target.suffix.lower() == ".onnx":
+        more.append(target.with_name(f"{target.name}.data"))  # weights in external data
+    check_new(target, *more, overwrite=overwrite)
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
+
+
+def _check_suffix(name: str, target: Path, suffix: str) -> None:
+    if suffix and target.suffix.lower() != suffix:
+        raise InputError(f"`output` is `{target}`, but what is made of `{name}` ends in {suffix}; rename it.")
+    if not suffix and target.suffix.lower() in (".onnx", ".pt", ".pth", ".safetensors"):
+        raise InputError(f"`output` is `{target}`, but what is made of the folder `{name}` is a folder; rename it.")
+
+
+@contextmanager
+def _workshop(target: Path | None) -> Iterator[Path]:
+    """A temporary folder: beside the target, so that its files can be renamed."""
+    if target is None:
+        with tempfile.TemporaryDirectory(prefix="logn-correct-") as folder:
+            yield Path(folder)
+        return
+    folder_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    folder_path.mkdir()
+    try:
+        yield folder_path
+    finally:
+        shutil.rmtree(folder_path, ignore_errors=True)
+
+
+def _move(folder: Path, target: Path) -> tuple[Path, ...]:
+    """Give every file its name, the model last: what bears its name is whole."""
+    parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
+    for part in parts:
+        os.replace(part, target.with_name(part.name))
+    return tuple(target.with_name(part.name) for part in parts)

@@ -1,0 +1,314 @@
+"""ClassCounts: how often each class occurs in training, or where a model is used; and where its boxes lie (FRACAL)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.arrays import FloatArray
+from logn.data.annotations import Annotations, read_annotations
+from logn.data.class_names import places_of, warn_of_position
+from logn.data.class_tables import column_of, names_of, naming, numbers, read_json, read_table, read_vector
+from logn.data.label_sources import are_labels, with_split
+from logn.errors import InputError
+
+# Names under which tables keep the same thing; the first is ours.
+_COMMON = ("count", "counts", "share", "shares")
+_IMAGE_COLUMNS = ("image_count", "image_counts", "images", *_COMMON)
+_INSTANCE_COLUMNS = ("instance_count", "instance_counts", "instances", *_COMMON)
+DIMENSION = "fractal_dimension"
+MAX_GRID = 64
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCounts:
+    """Counts per foreground class, in the order of the model's foreground columns; shares of a class mix serve too.
+
+    Attributes:
+        image_counts: Images that hold the class, float64 (F,).
+        instance_counts: Objects of the class; equal to `image_counts` where a file has only one count.
+        names: Class names, if the file has them.
+        num_images: Images of the training set, if the file says.
+
+    Example:
+        >>> counts = ClassCounts(image_counts=[60, 20, 1], names=["cup", "spoon", "saucer"])
+        >>> counts.instance_counts.tolist()
+        [60.0, 20.0, 1.0]
+        >>> counts.aligned_to(["saucer", "cup", "spoon"]).image_counts.tolist()
+        [1.0, 60.0, 20.0]
+    """
+
+    image_counts: FloatArray
+    instance_counts: FloatArray = field(default_factory=lambda: np.empty(0))  # empty: the same as image_counts
+    names: tuple[str, ...] | None = None
+    num_images: int | None = None
+
+    def __post_init__(self) -> None:
+        instances = self.instance_counts if np.size(self.instance_counts) else self.image_counts
+        for name, values in (("image_counts", self.image_counts), ("instance_counts", instances)):
+            object.__setattr__(self, name, _as_counts(name, values))
+        if len(self.image_counts) != len(self.instance_counts):
+            raise InputError(
+                f"Expected `instance_counts` to have one count per class ({len(self.image_counts)}), "
+                f"but got {len(self.instance_counts)}."
+            )
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(str(name) for name in self.names))
+            if len(self.names) != len(self.image_counts):
+                raise InputError(f"Expected `names` to be {self.num_classes} names, but got {len(self.names)}.")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of foreground classes."""
+        return len(self.image_counts)
+
+    def aligned_to(self, names: Sequence[str] | None) -> ClassCounts:
+        """Put the classes in the order of `names`.
+
+        Counts without names are taken by position; named counts too where `names` is None, with a warning.
+        """
+        if names is None and self.names is not None:
+            warn_of_position("counts", self.names)
+        if names is None or self.names is None or self.names == tuple(names):
+            return self
+        order = places_of(names, self.names)
+        return ClassCounts(self.image_counts[order], self.instance_counts[order], tuple(names), self.num_images)
+
+    def fitting(self, names: Sequence[str] | None, num_classes: int, background: int | None) -> ClassCounts:
+        """The counts in the order of `names`; those of another number of foreground classes are refused."""
+        table = self.aligned_to(names)
+        if table.num_classes == num_classes:
+            return table
+        forgotten = background is None and table.num_classes == num_classes - 1
+        hint = "; is one of the columns a background (`--background first` or `last`)?" if forgotten else "."
+        raise InputError(
+            f"Expected `counts` to have {num_classes} foreground classes, but got {table.num_classes}{hint}"
+        )
+
+    def at_least(self, minimum: float = 1.0) -> ClassCounts:
+        """Raise smaller counts to `minimum`: 0 has no logarithm.
+
+        Example:
+            >>> ClassCounts(np.array([5.0, 0.0])).at_least(1).image_counts.tolist()
+            [5.0, 1.0]
+        """
+        images, instances = np.maximum(self.image_counts, minimum), np.maximum(self.instance_counts, minimum)
+        return ClassCounts(images, instances, self.names, self.num_images)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
+        r"""Read annotations (of YOLO and VOC those of training), a table, an array or a list.
+
+        Example:
+            >>> import tempfile
+            >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
+            >>> _ = path.write_text("name,count\ncup,60\nspoon,20\n")
+            >>> ClassCounts.load(path).image_counts.tolist()
+            [60.0, 20.0]
+        """
+        path = Path(path)
+        if are_labels(path):
+            return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
+        readers = {".json": _read_json, ".csv": _read_table, ".npy": _read_npy}
+        if path.suffix not in readers:
+            raise InputError(f"`{path}` is not a file of class counts: pass {', '.join(readers)} or annotations.")
+        with naming(path):
+            return readers[path.suffix](path)
+
+
+def frequency_groups(image_counts: npt.ArrayLike, bounds: tuple[int, int] = (10, 100)) -> npt.NDArray[np.str_]:
+    """Give each class its LVIS group by its number of training images: rare, common or frequent.
+
+    Args:
+        image_counts: Images per class.
+        bounds: The most images of a rare and of a common class.
+
+    Example:
+        >>> frequency_groups([1, 10, 11, 100, 101]).tolist()
+        ['r', 'r', 'c', 'c', 'f']
+    """
+    return np.array(["r", "c", "f"])[np.searchsorted(bounds, _as_counts("image_counts", image_counts), side="left")]
+
+
+def _as_counts(field: str, values: npt.ArrayLike) -> FloatArray:
+    counts = numbers(field, values).copy()
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        index = int(np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)))[0])
+        raise InputError(f"Expected `{field}` to be at least 0, but got {counts[index]:g} for class {index}.")
+    counts.setflags(write=False)
+    return counts
+
+
+def _read_npy(path: Path) -> ClassCounts:
+    return ClassCounts(read_vector("counts", path))
+
+
+def _read_table(path: Path) -> ClassCounts:
+    rows = read_table(path)
+    images = column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
+    has_instances = any(column in rows[0] for column in _INSTANCE_COLUMNS)
+    return ClassCounts(images, column_of(rows, _INSTANCE_COLUMNS) if has_instances else images, names_of(rows))
+
+
+def _read_json(path: Path) -> ClassCounts:
+    annotations = _read_annotations(path)
+    if annotations is not None:
+        return _count(annotations)
+    content = read_json(path)
+    if isinstance(content, list):
+        return ClassCounts(numbers("counts", content))
+    if not isinstance(content, dict) or not content:
+        raise InputError("The file must hold a list of counts, an object of names and counts, or COCO annotations.")
+    listed = {key: content[key] for key in ("image_counts", "instance_counts", "shares") if key in content}
+    if not listed:
+        return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
+    images = numbers(*next(iter(listed.items())))
+    names = content.get("names")
+    if names is not None and not isinstance(names, list):  # a text would be taken letter by letter
+        raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
+    instances = numbers("instance_counts", listed.get("instance_counts", images))
+    return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
+
+
+def _read_annotations(path: Path) -> Annotations | None:
+    """The annotations in a JSON file, read entry by entry (LVIS's are a gigabyte); None for another form of file."""
+    failure = None
+    try:
+        annotations = read_annotations(path, boxes=False, image=lambda entry: None)
+        if annotations.categories and len(annotations):
+            return annotations
+    except InputError as error:
+        failure = error
+    content = read_json(path)  # a file without objects is small
+    if not isinstance(content, dict) or "categories" not in content:
+        return None
+    if failure is not None:
+        raise failure
+    if not isinstance(content.get("annotations", []), list):
+        raise InputError(f"`annotations` of `{path}` must be a list.")
+    return annotations
+
+
+def _classes(annotations: Annotations) -> tuple[list[dict[str, Any]], tuple[str, ...], npt.NDArray[np.int64]]:
+    """The classes in the order of their ids, their names, and the class of each object that is not a group."""
+    annotations.require("categories")
+    categories = sorted(annotations.categories, key=lambda category: int(category["id"]))
+    if any("name" not in category for category in categories):
+        raise InputError(f"A category of `{annotations.source}` has no `name`.")
+    labels = annotations.positions("category", [category["id"] for category in categories], of=~annotations.crowd)
+    return categories, tuple(str(category["name"]) for category in categories), labels
+
+
+def _count(annotations: Annotations) -> ClassCounts:
+    """Count annotations; groups of objects (`iscrowd`) are left out."""
+    categories, names, labels = _classes(annotations)
+    num_images, width = len(annotations.images) or None, len(names)
+    if len(labels):
+        image = np.unique(annotations.image_ids[~annotations.crowd], return_inverse=True)[1]
+        images = np.bincount(np.unique(image * width + labels) % width, minlength=width).astype(np.float64)
+        instances = np.bincount(labels, minlength=width).astype(np.float64)
+        return ClassCounts(images, instances, names, num_images)
+    if not all("image_count" in category for category in categories):  # LVIS writes counts with each category
+        raise InputError(f"`{annotations.source}` has no objects to count.")
+    listed = [category["image_count"] for category in categories]
+    objects = [category.get("instance_count", category["image_count"]) for category in categories]
+    return ClassCounts(numbers("image_count", listed), numbers("instance_count", objects), names, num_images)
+
+
+def fractal_dimension(centres: npt.ArrayLike, labels: npt.ArrayLike, num_classes: int) -> FloatArray:
+    """Least-squares slope of `ln(occupied cells)` against `ln(G)` over grids of G x G cells, G up to 64.
+
+    Only grids with at most as many cells as the class has boxes count (`G² <= n`). A class with fewer than four boxes,
+    or with a slope below 1, gets dimension 1.
+
+    Args:
+        centres: Box centres (N, 2) as shares of the image's width and height. A centre of exactly 1 lies in no cell.
+        labels: Foreground class of each box, 0..F-1.
+        num_classes: Number of foreground classes.
+
+    Example:
+        >>> spread = [(0.1, 0.1), (0.9, 0.1), (0.1, 0.9), (0.9, 0.9)]
+        >>> corner = [(0.10, 0.10), (0.12, 0.12), (0.14, 0.10), (0.60, 0.12)]
+        >>> fractal_dimension(spread + corner, [0] * 4 + [1] * 4, num_classes=3)
+        array([2., 1., 1.])
+    """
+    points = np.asarray(centres, dtype=np.float64).reshape(-1, 2)
+    classes = np.asarray(labels, dtype=np.int64)
+    if classes.shape != (len(points),):
+        raise InputError(f"Expected `labels` to have one label per centre ({len(points)}), but got {classes.shape}.")
+    if len(classes) and (classes.min() < 0 or classes.max() >= num_classes):
+        raise InputError(
+            f"Expected `labels` to be in 0..{num_classes - 1}, but got {classes.min()} to {classes.max()}."
+        )
+    if not ((points >= 0) & (points <= 1)).all():
+        raise InputError("Expected `centres` to be shares of the image between 0 and 1, but got some outside.")
+    counts = np.bincount(classes, minlength=num_classes)
+    grids = np.arange(1, MAX_GRID + 1)
+    occupied = np.stack([_occupied_cells(points, classes, num_classes, int(grid)) for grid in grids])
+    dimensions = np.ones(num_classes)
+    for label in np.flatnonzero(counts >= 4):
+        # All cells are empty where every centre is exactly 1; such grids say nothing.
+        use = (grids**2 <= counts[label]) & (occupied[:, label] > 0)
+        if use.sum() >= 2:
+            slope = np.polyfit(np.log(grids[use]), np.log(occupied[use, label]), 1)[0]
+            dimensions[label] = max(1.0, float(slope))
+    return dimensions
+
+
+def _occupied_cells(
+    points: FloatArray, classes: npt.NDArray[np.int64], num_classes: int, grid: int
+) -> npt.NDArray[np.int64]:
+    """How many of the grid's cells hold a box centre, per class."""
+    cells = np.floor(points * grid).astype(np.int64)
+    keys = (classes * grid + cells[:, 0]) * grid + cells[:, 1]
+    occupied = np.unique(keys[(points < 1).all(axis=1)])
+    return np.bincount(occupied // (grid * grid), minlength=num_classes)
+
+
+def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | None = None) -> FloatArray:
+    r"""Read one fractal dimension per foreground class, or compute it from the boxes of annotations.
+
+    Args:
+        path: Annotations (of YOLO and VOC those of training), or a table with a column `fractal_dimension`.
+        class_names: Names of the foreground classes; where the file has names too, its classes are put in that order.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "classes.csv"
+        >>> _ = path.write_text("name,fractal_dimension\ncup,1.8\nspoon,1.2\n")
+        >>> read_dimensions(path, ["spoon", "cup"]).tolist()
+        [1.2, 1.8]
+    """
+    path = Path(path)
+    if path.suffix == ".csv":
+        with naming(path):
+            rows = read_table(path)
+            names, dimensions = names_of(rows), column_of(rows, (DIMENSION,))
+    else:
+        names, dimensions = _dimensions(read_annotations(with_split(path, "train"), image=_size_of))
+    if names is None or class_names is None:
+        return dimensions
+    return dimensions[places_of(class_names, names)]
+
+
+def _size_of(image: Mapping[str, Any]) -> tuple[int, Any, Any]:
+    return image["id"], image.get("width"), image.get("height")
+
+
+def _dimensions(annotations: Annotations) -> tuple[tuple[str, ...] | None, FloatArray]:
+    """Names and dimensions of the classes; groups of objects (`iscrowd`) are left out."""
+    _, names, labels = _classes(annotations)
+    objects = ~annotations.crowd
+    image = annotations.positions("image", [number for number, *_ in annotations.images], of=objects)
+    sizes = np.array([size for _, *size in annotations.images], dtype=np.float64).reshape(-1, 2)[image]
+    if not (sizes > 0).all():
+        raise InputError(f"An image of `{annotations.source}` has no `width` or `height`, which its boxes need.")
+    boxes = annotations.boxes[objects]
+    centres = np.clip((boxes[:, :2] + boxes[:, 2:] / 2) / sizes, 0.0, 1.0)
+    return names, fractal_dimension(centres, labels, len(names))

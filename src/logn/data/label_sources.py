@@ -1,0 +1,168 @@
+"""What a path to labels is: a COCO or LVIS file, a YOLO `data.yaml`, or a folder of Pascal VOC; and which split."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from logn.data.images import import_pillow
+from logn.errors import InputError, LogNWarning
+
+YAML_SUFFIXES = (".yaml", ".yml")
+YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+ROBOFLOW_NAME = "_annotations.coco.json"
+#: The split that is measured if none is named, as in Ultralytics.
+DEFAULT_SPLIT = "val"
+_ORIENTATION = 0x0112
+_HEADERS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class LabelSource:
+    """Labels on disk.
+
+    Args:
+        path: A JSON file, a `data.yaml`, or the folder of VOC's XML files.
+        form: "json", "yolo" or "voc".
+        split: The part named behind a colon, as in `data.yaml:test`; None if none is.
+    """
+
+    path: Path
+    form: str
+    split: str | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder that the paths of the images start from."""
+        return self.path if self.form == "voc" else self.path.parent
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether a split has to be named or assumed."""
+        return self.form == "yolo" or (self.form == "voc" and image_sets(self.path).is_dir())
+
+
+def image_sets(folder: Path) -> Path:
+    """Where VOC keeps the lists of its splits."""
+    return folder / "ImageSets" / "Main"
+
+
+def find_labels(source: str | os.PathLike[str]) -> LabelSource:
+    """Recognise labels by their path; anything unknown is taken as a JSON file, whose reader says what is wrong.
+
+    Example:
+        >>> found = find_labels("coco/data.yaml:test")
+        >>> found.path.name, found.form, found.split
+        ('data.yaml', 'yolo', 'test')
+        >>> find_labels("val.json").form
+        'json'
+    """
+    path = Path(source)
+    before, colon, split = os.fspath(source).rpartition(":")
+    if colon and before and split.isidentifier() and not path.exists():
+        named = _form_of(Path(before))
+        if named is not None and named.form != "json":
+            return LabelSource(named.path, named.form, split)
+    return _form_of(path) or LabelSource(path, "json")
+
+
+def with_split(source: str | os.PathLike[str], split: str) -> Path:
+    """Name a split of labels that have splits, unless the source names one itself.
+
+    Example:
+        >>> with_split("data.yaml", "train").name, with_split("data.yaml:val", "train").name
+        ('data.yaml:train', 'data.yaml:val')
+        >>> with_split("train.json", "train").name
+        'train.json'
+    """
+    found = find_labels(source)
+    if found.split is not None or not found.has_splits:
+        return Path(source)
+    return Path(f"{found.path}:{split}")
+
+
+def are_labels(source: str | os.PathLike[str]) -> bool:
+    """Whether a path is a `data.yaml`, a folder with one, or a folder of VOC; with or without a split."""
+    return find_labels(source).form != "json"
+
+
+def _form_of(path: Path) -> LabelSource | None:
+    if path.suffix.lower() in YAML_SUFFIXES:
+        return LabelSource(path, "yolo")
+    if not path.is_dir():
+        return None
+    if file := _yaml_in(path):
+        return LabelSource(file, "yolo")
+    if (path / ROBOFLOW_NAME).is_file():
+        return LabelSource(path / ROBOFLOW_NAME, "json")
+    if (path / "Annotations").is_dir() or next(path.glob("*.xml"), None) is not None:
+        return LabelSource(path, "voc")
+    return None
+
+
+def _yaml_in(folder: Path) -> Path | None:
+    """The `data.yaml` of a folder, or its only YAML file if that describes a YOLO data set."""
+    for name in YAML_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    files = [file for suffix in YAML_SUFFIXES for file in folder.glob(f"*{suffix}")]
+    if len(files) == 1 and re.search(rb"(?m)^(names|nc)\s*:", files[0].read_bytes()):
+        return files[0]
+    return None
+
+
+def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Width and height of each image, in order, from the headers of the files, read ahead by a few threads.
+
+    A warning counts images that their EXIF data ask to be turned, which is not done.
+    """
+    read = partial(_header, import_pillow())
+    turned, first = 0, None
+    pending = iter(paths)
+    with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
+        while part := list(islice(pending, _HEADERS_AT_ONCE)):
+            for path, (width, height, is_turned) in zip(part, pool.map(read, part), strict=True):
+                if is_turned:
+                    turned, first = turned + 1, first or path
+                yield width, height
+    if turned:
+        warnings.warn(
+            f"{turned} images, such as `{first}`, have an EXIF rotation, which LogN ignores: their boxes are in the "
+            "wrong place unless they were drawn on the image as it is stored.",
+            LogNWarning,
+            stacklevel=2,
+        )
+
+
+def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
+    try:
+        with pillow.open(path) as picture:
+            # Only JPEG files hold their EXIF data in the header; to look for it elsewhere costs a decoding.
+            turned = "exif" in picture.info and picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+            return *picture.size, turned
+    except FileNotFoundError:
+        raise InputError(f"The image `{path}` does not exist.") from None
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise InputError(f"The image `{path}` cannot be read: {error}.") from error
+
+
+def numbered(stems: Sequence[str]) -> list[int]:
+    """Ids of images by the names of their files: the numbers that they are, or else their places from 1 on.
+
+    Example:
+        >>> numbered(["000391", "000007"]), numbered(["a", "b"]), numbered(["1", "01"])
+        ([391, 7], [1, 2], [1, 2])
+    """
+    if all(stem.isascii() and stem.isdecimal() and len(stem) < 19 for stem in stems):
+        numbers = [int(stem) for stem in stems]
+        if len(set(numbers)) == len(numbers):
+            return numbers
+    return list(range(1, len(stems) + 1))

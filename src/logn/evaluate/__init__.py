@@ -1,1 +1,0 @@
-"""From logits to detections to numbers, for any number of methods on the same proposals."""

@@ -1,1 +1,0 @@
-"""From proposals and a map of logits to detections."""

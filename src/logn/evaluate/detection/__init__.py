@@ -1,1 +1,0 @@
-"""Metrics of detections: ground truth, matching, AP, errors, intervals."""

@@ -1,1 +1,0 @@
-"""Detectors of other frameworks as sources of proposals with all logits: one file each."""

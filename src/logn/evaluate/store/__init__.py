@@ -1,1 +1,0 @@
-"""Proposals of a detector on disk, with all logits, and what writes them."""

@@ -1,1 +1,0 @@
-"""Where the class logits come from: layers of models, proposals of detectors, shards on disk."""

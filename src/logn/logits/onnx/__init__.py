@@ -1,1 +1,0 @@
-"""Class logits in ONNX files: the graph, its layers, and running it."""

@@ -1,0 +1,1 @@
+"""Detections matched to labelled objects."""

@@ -1,0 +1,158 @@
+"""Compare post-hoc methods on the very same predictions: one pass over the data, one table.
+
+The steps are the same for detectors and classifiers: read the truth, fit the methods, go through the predictions once
+under all of them, measure each, and draw images or rows for intervals.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from logn.data.class_counts import ClassCounts
+from logn.errors import InputError
+from logn.measure.classification.logits import moments_of_logits
+from logn.measure.comparison.comparison import CompareSettings, Comparison, MethodResult, Provenance
+from logn.measure.comparison.method_fitting import DEFAULT_METHODS, Methods, map_for_store, named_methods
+from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn, MaskMaker
+from logn.measure.detection.bootstrap import paired_differences
+from logn.methods.catalog import checked_inputs
+from logn.predictions.store import is_store
+from logn.statistics.moments import ClassMoments
+
+
+def compare(
+    predictions: Any,
+    labels: Any,
+    methods: Methods = DEFAULT_METHODS,
+    *,
+    moments: ClassMoments | str | os.PathLike[str] | None = None,
+    counts: Any = None,
+    settings: CompareSettings | None = None,
+    progress: Callable[[int], object] | None = None,
+    train_logits: Any = None,
+    class_names: Sequence[str] | None = None,
+    mask_maker: MaskMaker | None = None,
+    **inputs: Any,
+) -> Comparison:
+    """Measure methods on the same predictions, with their differences to the uncorrected model.
+
+    Args:
+        predictions: Of a detector a `PredictionStore` or its folder. Of a classifier logits `(rows, classes)`: an
+            array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is mapped and read in blocks.
+        labels: Of a detector the annotations of the same images (LVIS, COCO, YOLO or VOC, or the content of a file). Of
+            a classifier the class of each row, from 0, or a `.npy`, `.json`, `.csv` or `.txt` file with them.
+        methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a specification or to
+            a map of logits made elsewhere. The uncorrected model, "none", is always measured. By default what LogN
+            recommends ("recommended") and the paper's LogN ("logn").
+        moments: Statistics of the training images' logits, or their file.
+        counts: Training images of each class, for methods that use them and for rare, common and frequent classes
+            (unless the annotations say which are) or few-, medium- and many-shot ones.
+        settings: What is measured, and how.
+        progress: Called with the number of images or rows that were done since the last call.
+        train_logits: Of a classifier, instead of `moments`: logits of training images; their labels are not needed.
+        class_names: Of a classifier: one name for each class; puts counts with names in order.
+        mask_maker: Of a detector: makes the masks of the detections of each method, for mask AP.
+        inputs: What else methods are fitted from: `dimensions`, `weight`, `bias`, `target`, as `logn.methods.fit` takes
+            them.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> labels = rng.integers(0, 3, 300)
+        >>> logits = 2 * np.eye(3)[labels] + rng.normal(size=(300, 3)) + [3.0, 1.0, 0.0]
+        >>> comparison = compare(logits, labels, ["logn"], train_logits=logits, counts=[900, 90, 9])
+        >>> [round(row["few"], 2) for row in comparison.rows]
+        [0.25, 0.82]
+    """
+    clock = _StepClock()
+    settings = settings or CompareSettings()
+    inputs = checked_inputs(inputs)
+    detector = is_store(predictions)
+    of_other = {"train_logits": train_logits, "class_names": class_names} if detector else {"mask_maker": mask_maker}
+    for name, value in of_other.items():
+        if value is not None:
+            other = "the logits of a classifier" if detector else "the predictions of a detector"
+            raise InputError(f"`{name}` is only for {other}. Leave it out.")
+    task: DetectionTask | ClassificationTask
+    if detector:
+        statistics = _statistics(moments, None)
+        task = DetectionTask.open(predictions, labels, settings, statistics, counts, mask_maker)
+    else:
+        task = ClassificationTask.open(
+            predictions, labels, settings, lambda: _statistics(moments, train_logits), counts, class_names
+        )
+        if task.truth.train_counts is not None:
+            # Every image has one class, so the sum of the counts is the number of images.
+            train_counts = task.truth.train_counts
+            counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
+    clock.lap("ground truth")
+    inputs = {"moments": task.moments, "counts": counts, **inputs}
+    maps = {
+        name: map_for_store(name, method, task.header, inputs, allow_mismatch=settings.allow_mismatch)
+        for name, method in named_methods(methods).items()
+    }
+    fitted_from = [name for name, value in inputs.items() if value is not None]
+    clock.lap("fit")
+    outcomes: Any = task.outcomes(maps, progress)
+    clock.lap(task.reading)
+    measured: Any = task.measure(list(maps), outcomes)
+    clock.lap("metrics")
+    drawn: Sequence[Drawn] = task.draw(measured) if settings.num_bootstrap else [{}] * len(maps)
+    clock.lap("bootstrap")
+    share = clock.seconds[task.reading] / len(maps)
+    return Comparison(
+        rows=_with_differences([method.row for method in measured], drawn, settings.confidence, share),
+        task=task.kind,
+        description=task.description,
+        classes=task.classes(),
+        protocols=task.protocols,
+        settings=task.settings,
+        seconds=clock.seconds,
+        notes=task.notes,
+        provenance=Provenance.now({**task.inputs(), "fitted_from": fitted_from}),
+    )
+
+
+def _statistics(moments: Any, train_logits: Any) -> ClassMoments | None:
+    """Moments from an object, from a file or from the training logits themselves; None when nothing is given."""
+    if moments is not None and train_logits is not None:
+        raise InputError("Pass `moments` (`--statistics`) or `train_logits` (`--train-logits`), not both.")
+    if train_logits is not None:
+        return moments_of_logits(train_logits)
+    if isinstance(moments, str | os.PathLike):
+        return ClassMoments.load(moments)
+    statistics: ClassMoments | None = moments
+    return statistics
+
+
+def _with_differences(
+    rows: Sequence[MethodResult], drawn: Sequence[Drawn], confidence: float, seconds: float
+) -> tuple[MethodResult, ...]:
+    """The rows with their differences to the first, over the same draws, and their share of reading the data."""
+    first = rows[0].values
+    return tuple(
+        replace(
+            row,
+            differences=paired_differences(row.values, first, own, drawn[0], confidence),
+            seconds=row.seconds + seconds,
+        )
+        for row, own in zip(rows, drawn, strict=True)
+    )
+
+
+class _StepClock:
+    """Seconds by step, each counted from the end of the one before."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        """Count the time since the last step as this one's."""
+        now = time.perf_counter()
+        self.seconds[step] = now - self._last
+        self._last = now

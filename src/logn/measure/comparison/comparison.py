@@ -1,0 +1,317 @@
+"""The result of a comparison, of a detector or a classifier: settings, one row per method, a verdict in words."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn import __version__
+from logn.errors import InputError
+from logn.measure.classification.metrics import ConfusedPair, Reliability
+from logn.measure.comparison.threshold_curve import ThresholdCurve
+from logn.measure.detection.bootstrap import Interval
+from logn.measure.detection.gallery import ReportDetails
+from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
+from logn.measure.detection.tide import ErrorTypes
+from logn.methods.recommend import DEFAULT_AT
+from logn.predictions.detections import DecodeSettings
+from logn.statistics.moments import ClassMoments
+
+DETECTION, CLASSIFICATION = "detection", "classification"
+PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """What is measured, and how.
+
+    Args:
+        style: "lvis" or "coco"; "auto" for what the annotations are. For detectors.
+        decode: Threshold, suppression and limits of the decoder. For detectors.
+        num_bootstrap: How many bootstrap samples of the images or rows the intervals come from; 0 for no intervals.
+        confidence: Of the intervals.
+        seed: Of the bootstrap.
+        fixed: Also compute AP-Fixed, and AP-Pool over its detections. For detectors.
+        errors: Also find the kinds of error (TIDE) over all images. For detectors.
+        bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100
+            for detectors. For classifiers the last few-shot and the last medium-shot count, by default 19 and 100.
+        only_predicted: Evaluate only the predicted images when the annotations have more. For detectors.
+        allow_missing_classes: Leave out objects of classes that the model does not have, instead of refusing them. For
+            detectors.
+        allow_mismatch: Only warn of maps and statistics of another model.
+        report_images: How many images the report looks at closely, evenly spaced, for kinds of error and pictures; 0
+            for none. For detectors.
+        at: The score threshold that the model is used with, for the verdict and the report. For detectors.
+
+    Example:
+        >>> CompareSettings(num_bootstrap=0).at
+        0.25
+    """
+
+    style: str = "auto"
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    num_bootstrap: int = 1000
+    confidence: float = 0.95
+    seed: int = 0
+    fixed: bool = False
+    errors: bool = False
+    bounds: tuple[int, int] | None = None
+    only_predicted: bool = False
+    allow_missing_classes: bool = False
+    allow_mismatch: bool = False
+    report_images: int = 500
+    at: float = DEFAULT_AT
+
+    def __post_init__(self) -> None:
+        for name in ("num_bootstrap", "report_images"):
+            if getattr(self, name) < 0:
+                raise InputError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
+        if not 0 <= self.at <= 1:
+            raise InputError(f"Expected `at` to be a score from 0 to 1, but got {self.at:g}.")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {self.confidence:g}.")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is needed to check or repeat the numbers.
+
+    Args:
+        created: Date and time, UTC.
+        versions: Version of each package by name, LogN and Python included.
+        command: The words of the command line; empty for a comparison that was made from Python.
+        inputs: What is known of the inputs, as plain values: "predictions", "annotations", "statistics" and so on.
+    """
+
+    created: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, inputs: Mapping[str, Any]) -> Provenance:
+        """Of a comparison that is made now."""
+        versions = {"logn": __version__}
+        for package in PACKAGES:
+            try:
+                versions[package] = version(package)
+            except PackageNotFoundError:
+                continue
+        versions["Python"] = platform.python_version()
+        return cls(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", versions, (), inputs)
+
+
+def describe_statistics(moments: ClassMoments | None) -> dict[str, Any] | None:
+    """What statistics say of themselves, as plain values.
+
+    Example:
+        >>> describe_statistics(ClassMoments(2))["logits"]
+        0
+    """
+    if moments is None:
+        return None
+    names = ("layer", "population", "activation", "fingerprint")
+    return {"logits": int(moments.count.max()), **{name: getattr(moments.metadata, name) for name in names}}
+
+
+@dataclass(frozen=True)
+class EvaluatedClass:
+    """A class, with its numbers in the training and in the evaluated data.
+
+    Args:
+        id: Its id in the annotations; of a classifier its column.
+        name: Its name.
+        group: "r", "c" or "f"; of a classifier "many", "medium" or "few"; None when unknown.
+        examples: Boxes in the evaluated images, or evaluated rows.
+        train_count: Training images; None when unknown.
+        mean: Mean logit over the training data; None where no value was seen, or without statistics.
+        std: Its standard deviation; None where fewer than two values were seen, or without statistics.
+    """
+
+    id: int
+    name: str
+    group: str | None
+    examples: int
+    train_count: float | None = None
+    mean: float | None = None
+    std: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MethodResult:
+    """What one method reaches on the evaluated images or rows; all values but NLL lie between 0 and 1.
+
+    Args:
+        name: The method as it was asked for.
+        values: All metrics by name.
+        per_class: `(F,)` AP or accuracy of each class; NaN for a class without examples.
+        differences: Of each metric to the uncorrected model, with an interval where draws were made.
+        transform: The map of logits that was measured: a `ClassAffine`, a callable, or None for no change.
+        notes: What to know before reading the numbers.
+        seconds: Time for this method's metrics, and its share of decoding.
+        recall: Of detectors what is found with as many detections as the uncorrected model has, by the threshold that
+            it has so many above: 0.5, 0.25 and 0.05.
+        thresholds: Of detectors what is found at each score threshold.
+        errors: Of detectors the kinds of error and what they cost, where they were asked for.
+        details: Of detectors what the report shows in addition to the metrics.
+        predictions_per_class: Of classifiers how often each class was predicted.
+        confused: Of classifiers how often the pairs are confused that the uncorrected model confuses most.
+        reliability: Of classifiers the accuracy by confidence.
+    """
+
+    name: str
+    values: Mapping[str, float]
+    per_class: npt.NDArray[np.float64]
+    differences: Mapping[str, Interval] = field(default_factory=dict)
+    transform: Any = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    recall: Mapping[float, RecallAtCount] = field(default_factory=dict)
+    thresholds: ThresholdCurve | None = None
+    errors: ErrorTypes | None = None
+    details: ReportDetails | None = None
+    predictions_per_class: npt.NDArray[np.int64] | None = None
+    confused: tuple[ConfusedPair, ...] = ()
+    reliability: Reliability | None = None
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Parameters of the method."""
+        return getattr(self.transform, "settings", {})
+
+    @property
+    def tide(self) -> dict[str, float] | None:
+        """AP50 and what repairing each kind of error would add: over all images, or those that were looked at."""
+        errors = self.errors or (self.details and self.details.errors)
+        return {"AP50": errors.base, **errors.gains} if errors else None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods measured on the same data, of a detector or of a classifier; the first row is the uncorrected model.
+
+    `print(comparison)` gives the table, `comparison["logn"]` a row, `comparison.verdict("logn")` a sentence.
+
+    Args:
+        rows: One per method.
+        task: What was compared: "detection" or "classification".
+        description: What was measured on what, in one line.
+        classes: In the order of `per_class` of each row.
+        protocols: Of a detector's metrics: "AP", and "AP-Fixed", "AP-Pool" and "mask" where they have their own.
+        settings: What was measured, and how.
+        seconds: Time by step.
+        notes: What to know before reading the numbers.
+        provenance: How it was made.
+
+    Example:
+        >>> import logn, tempfile
+        >>> labels = np.repeat([0, 1, 2], 20)
+        >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
+        >>> settings = CompareSettings(num_bootstrap=0)
+        >>> comparison = logn.compare(logits, labels, ["logn"], train_logits=logits, settings=settings)
+        >>> [(row.name, round(row["top-1"], 2)) for row in comparison.rows]
+        [('none', 0.33), ('logn', 1.0)]
+        >>> folder = tempfile.mkdtemp()
+        >>> comparison.save(folder)
+        >>> logn.Comparison.load(folder) == comparison
+        True
+    """
+
+    rows: tuple[MethodResult, ...]
+    task: str
+    description: str
+    _: KW_ONLY
+    classes: tuple[EvaluatedClass, ...] = ()
+    protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
+    settings: CompareSettings = field(default_factory=CompareSettings)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    provenance: Provenance = field(default_factory=Provenance)
+
+    def __getitem__(self, name: str) -> MethodResult:
+        return self._row("name", name)
+
+    def _row(self, parameter: str, name: str) -> MethodResult:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        names = ", ".join(row.name for row in self.rows)
+        raise InputError(f"Expected `{parameter}` to be one of {names}, but got {name!r}.")
+
+    def __str__(self) -> str:
+        from logn.measure.comparison.tables import write_comparison
+
+        return write_comparison(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same content: everything that `save` keeps."""
+        return isinstance(other, Comparison) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def protocol(self) -> EvaluationProtocol:
+        """The protocol of a detector's AP."""
+        if "AP" not in self.protocols:
+            raise InputError("This comparison is of a classifier; only detectors have a protocol of AP.")
+        return self.protocols["AP"]
+
+    @property
+    def baseline(self) -> MethodResult:
+        """The uncorrected model."""
+        return self.rows[0]
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """All metrics that were measured, in the order of a table."""
+        return tuple(self.rows[0].values)
+
+    def focus(self, method: str | None = None) -> MethodResult:
+        """The method to look at closely: the named one, or the first after the uncorrected model."""
+        if method is not None:
+            return self._row("method", method)
+        if len(self.rows) < 2:
+            raise InputError("The comparison has no method other than `none`. Compare again, with `--methods`.")
+        return self.rows[1]
+
+    def verdict(self, name: str | None = None) -> str:
+        """Summarise in a sentence or two what a method changes; by default the first after the uncorrected model."""
+        from logn.measure.comparison.tables import describe_method
+
+        if len(self.rows) == 1:
+            return f"Nothing was compared: {self.rows[0].name} is the only row."
+        return describe_method(self, self.focus(name))
+
+    def made_by(self, command: tuple[str, ...]) -> Comparison:
+        """The same comparison with the command that made it."""
+        return replace(self, provenance=replace(self.provenance, command=command))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values, for JSON."""
+        from logn.measure.comparison.files import to_document
+
+        return to_document(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write `comparison.json`, which has everything, and `comparison.md`, the tables, into a folder."""
+        from logn.measure.comparison.files import save_comparison
+
+        save_comparison(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Comparison:
+        """Read what `save` or `logn compare -o` wrote."""
+        from logn.measure.comparison.files import load_comparison
+
+        return load_comparison(folder)

@@ -1,0 +1,168 @@
+"""A comparison as files: `comparison.json` has everything, `comparison.md` the tables; and the first read back.
+
+One codec serves all classes: fields become keys, arrays become lists, NaN becomes null; reading follows the type hints.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import types
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.files import write_text
+from logn.base.strict_json import parse_json, plain_values
+from logn.errors import InputError, LogNWarning
+from logn.measure.comparison.comparison import Comparison, MethodResult
+from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.measure.comparison.tables import join_words, write_comparison
+from logn.methods.affine import ClassAffine
+from logn.methods.fracal import FracalSigmoid
+
+FORMAT, SCHEMA = "logn.comparison", 3
+DOCUMENT, TABLES = "comparison.json", "comparison.md"
+
+
+def to_document(comparison: Comparison) -> dict[str, Any]:
+    """Everything as plain values, for JSON; verdicts in words in addition."""
+    verdicts = {row.name: comparison.verdict(row.name) for row in comparison.rows[1:]}
+    head = {"format": FORMAT, "schema": SCHEMA, "verdict": comparison.verdict(), "verdicts": verdicts}
+    return {**head, **_encode(comparison)}
+
+
+def _encode(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _encode_map(getattr(value, field.name))
+            if isinstance(value, MethodResult) and field.name == "transform"
+            else _encode(getattr(value, field.name))
+            for field in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    return plain_values(value)
+
+
+def _encode_map(transform: Any) -> dict[str, Any] | None:
+    """A fitted map; of a Python function only the kind."""
+    if isinstance(transform, ClassAffine):
+        names = ("scale", "shift", "background", "method", "settings")
+        return {"kind": "affine", **{name: _encode(getattr(transform, name)) for name in names}}
+    if isinstance(transform, ScoresAsLogits) and isinstance(transform.to_scores, FracalSigmoid):
+        return {"kind": "fracal-sigmoid", "shift": transform.to_scores.shift.tolist()}
+    return None if transform is None else {"kind": "unsaved"}
+
+
+def _decode_map(content: Mapping[str, Any] | None) -> Any:
+    if content is None:
+        return None
+    if content["kind"] == "affine":
+        return ClassAffine(**{name: value for name, value in content.items() if name != "kind"})
+    if content["kind"] == "fracal-sigmoid":
+        return ScoresAsLogits(FracalSigmoid(np.array(content["shift"])), increasing=True)
+    return UnsavedMap()
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _decode(hint: Any, value: Any) -> Any:
+    """The value that a type hint asks for, from what `_encode` gave."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        others = [member for member in arguments if member is not type(None)]
+        return None if value is None else _decode(others[0], value)
+    if hint is float:
+        return math.nan if value is None else float(value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint(
+            **{
+                name: _decode_map(item) if name == "transform" else _decode(_hints(hint)[name], item)
+                for name, item in value.items()
+            }
+        )
+    if origin is np.ndarray:
+        return np.array(value, get_args(arguments[1])[0])
+    if origin is npt.NDArray:  # an alias of its own from Python 3.12 on
+        return np.array(value, arguments[0])
+    if origin is tuple:
+        members = [arguments[0]] * len(value) if Ellipsis in arguments else arguments
+        return tuple(_decode(member, item) for member, item in zip(members, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {_decode(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
+    return value
+
+
+def check_comparison_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise InputError if `save_comparison` would replace a file that it did not write.
+
+    Example:
+        >>> check_comparison_folder("no such folder")
+    """
+    root = Path(folder)
+    present = [name for name in (DOCUMENT, TABLES) if (root / name).exists()]
+    if present and not _is_comparison(root / DOCUMENT):
+        raise InputError(
+            f"`{root / present[0]}` would be overwritten, but `logn compare -o` did not write it. Use another folder."
+        )
+
+
+def _is_comparison(path: Path) -> bool:
+    try:
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
+    """Write `comparison.json` and `comparison.md` into `folder`; each gets a temporary name and is renamed."""
+    unsaved = [row.name for row in comparison.rows if (_encode_map(row.transform) or {}).get("kind") == "unsaved"]
+    if unsaved:
+        warnings.warn(
+            f"The map of {join_words(unsaved)} is a Python function, which cannot be saved. Only its numbers are.",
+            LogNWarning,
+            stacklevel=3,
+        )
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    write_text(root / TABLES, write_comparison(comparison, "markdown") + "\n")
+    write_text(root / DOCUMENT, json.dumps(to_document(comparison), ensure_ascii=False) + "\n")
+
+
+def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
+    """Read what `save_comparison` wrote."""
+    path = Path(folder) / DOCUMENT
+    if not path.is_file():
+        raise InputError(f"`{folder}` has no `{DOCUMENT}`. Pass a folder that `logn compare -o` wrote.")
+    try:
+        content = parse_json(path.read_bytes())
+        if (content["format"], content["schema"]) != (FORMAT, SCHEMA):
+            raise InputError(
+                f"`{path}` is {content['format']} of schema {content['schema']}, but this version of LogN reads "
+                f"{FORMAT} of schema {SCHEMA}. Compare again."
+            )
+        names = {field.name for field in fields(Comparison)}
+        comparison: Comparison = _decode(Comparison, {name: content[name] for name in names})
+        if not comparison.rows:
+            raise InputError(f"`{path}` has no methods. Compare again.")
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise InputError(
+            f"`{path}` is not as `logn compare -o` writes it ({type(error).__name__}: {error}). Compare again."
+        ) from error
+    return comparison

@@ -1,0 +1,478 @@
+"""What is compared on a detector and on a classifier: read the data once under all maps, measure, draw.
+
+Both kinds of task have the same methods, which `compare` calls in turn.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.strict_json import plain_values
+from logn.data.annotations import fingerprint_images, image_names
+from logn.data.class_counts import ClassCounts
+from logn.data.label_sources import find_labels
+from logn.errors import LogNWarning
+from logn.matching.matching import MatchedDetections, match_detections
+from logn.matching.truth import (
+    LVIS_BOUNDS,
+    GroundTruth,
+    Groups,
+    groups_of_classes,
+    truth_of_predictions,
+)
+from logn.measure.classification import metrics as accuracy
+from logn.measure.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
+from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
+from logn.measure.comparison.comparison import CompareSettings, EvaluatedClass, MethodResult, describe_statistics
+from logn.measure.comparison.method_fitting import LogitMap, aligned_counts
+from logn.measure.comparison.threshold_curve import ThresholdCurve
+from logn.measure.detection import metrics as ap
+from logn.measure.detection.bootstrap import DrawnMethod, draw_methods
+from logn.measure.detection.gallery import Outcomes, ReportDetails, choose_images, rare_classes
+from logn.measure.detection.metrics import EvaluationProtocol
+from logn.measure.detection.tide import error_types
+from logn.methods.recommend import matching_threshold
+from logn.predictions.decoder import Purpose, available_processors, decode_for
+from logn.predictions.detections import Detections, Skipped
+from logn.predictions.store import PredictionStore, StoreHeader
+from logn.statistics.moments import ClassMoments
+
+# From one set of detections per method to the run-length encoded masks of each.
+MaskMaker = Callable[[Sequence[Detections]], Sequence[Sequence[Any]]]
+Progress = Callable[[int], object]
+Drawn = Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class _MethodDetections:
+    """What was decoded under one method, within the limits of the protocol."""
+
+    transform: LogitMap
+    detections: Detections
+    skipped: Skipped
+    fixed: Detections | None
+    masks: Sequence[Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """One method's numbers, with the matches that they all come from."""
+
+    row: MethodResult
+    detections: Detections
+    matched: MatchedDetections
+    drawn: DrawnMethod
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionTask:
+    """Methods on the proposals of a store, held against annotated images.
+
+    Args:
+        store: The proposals.
+        truth: The ground truth.
+        groups: `(F,)` "r", "c" or "f"; None when unknown.
+        group_source: Where the groups come from.
+        train_counts: `(F,)` training images of each class; None when unknown.
+        moments: Statistics of the training logits; None when unknown.
+        settings: What is measured, and how.
+        mask_maker: Makes the masks of the detections of each method.
+        notes: What to know before reading the numbers.
+    """
+
+    store: PredictionStore
+    truth: GroundTruth
+    groups: Groups | None
+    group_source: str | None
+    train_counts: FloatArray | None
+    moments: ClassMoments | None
+    settings: CompareSettings
+    mask_maker: MaskMaker | None = None
+    notes: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "detection"
+    reading: ClassVar[str] = "decode"
+
+    @classmethod
+    def open(
+        cls,
+        predictions: Any,
+        annotations: Any,
+        settings: CompareSettings,
+        moments: ClassMoments | None,
+        counts: Any,
+        mask_maker: MaskMaker | None = None,
+    ) -> DetectionTask:
+        """Read the ground truth of the images of a store, and check that it fits."""
+        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+        names = ("style", "only_predicted", "allow_missing_classes")
+        how = {name: getattr(settings, name) for name in names}
+        truth = truth_of_predictions(annotations, store, masks=mask_maker is not None, **how)
+        decode = settings.decode.resolved(store.header)
+        settings = replace(settings, decode=decode, style=truth.style)
+        notes = [*filter(None, [other_images(store, truth)])]
+        for doubt in notes:
+            warnings.warn(doubt, LogNWarning, stacklevel=4)
+        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
+        by_counts = truth.frequency is None or settings.bounds is not None
+        groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
+        notes += filter(None, [truth.note])
+        if not store.is_complete:
+            notes.append(f"The store holds {len(store):,} of {store.header.num_images:,} images.")
+        if truth.style == "coco":
+            notes.append("Every class is taken as annotated in every image.")
+        return cls(store, truth, groups, source, train_counts, moments, settings, mask_maker, tuple(notes))
+
+    @property
+    def header(self) -> StoreHeader:
+        """What is known of the logits."""
+        return self.store.header
+
+    @cached_property
+    def protocols(self) -> dict[str, EvaluationProtocol]:
+        """The protocol of AP, and of the metrics that have one of their own."""
+        truth, decode = self.truth, self.settings.decode
+        every = truth.style == "lvis" and truth.verified is not None and truth.verified.all()
+        protocol = EvaluationProtocol(
+            style=truth.style,
+            max_detections=decode.max_detections if truth.style == "lvis" else ap.COCO_CAP,
+            score_threshold=decode.score_threshold,
+            nms_iou=decode.nms_iou if decode.nms != "none" else None,
+            groups=self.group_source,
+            images=f"{truth.num_images:,} images" + (", every class verified in each" if every else ""),
+            nms=decode.nms or "class-wise",
+            multi_label=decode.multi_label is not False,
+        )
+        fixed = ap.fixed_protocol(protocol)
+        protocols = {"AP": protocol, "AP-Pool": fixed if self.settings.fixed else protocol}
+        protocols |= {"AP-Fixed": fixed} if self.settings.fixed else {}
+        return protocols | ({"mask": replace(protocol, iou_type="segm")} if self.mask_maker else {})
+
+    @cached_property
+    def looked_at(self) -> npt.NDArray[np.bool_]:
+        """`(I,)` the images that the report looks at, evenly spaced."""
+        number, wanted = self.truth.num_images, self.settings.report_images
+        chosen = np.zeros(number, bool)
+        chosen[np.linspace(0, number - 1, min(wanted, number)).round().astype(np.intp)] = True
+        return chosen
+
+    def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> list[_MethodDetections]:
+        """Decode all images in one pass, for AP and, where it is asked for, for AP-Fixed."""
+        settings, verified = self.settings, self.truth.verified
+        # What is not evaluated goes at once; only the errors, and the images that the report looks at, need it.
+        evaluated = None if settings.errors or verified is None else verified | self.looked_at[:, None]
+        purposes = [Purpose(settings.decode, evaluated)]
+        if settings.fixed:
+            lowest = min(settings.decode.score_threshold, ap.FIXED_THRESHOLD)
+            limits = replace(settings.decode, max_detections=None, max_per_class=ap.FIXED_LIMIT, score_threshold=lowest)
+            purposes.append(Purpose(limits, verified))
+        decoded, *others = decode_for(self.store, list(maps.values()), purposes, progress=progress)
+        detections = [self._within_limits(of_method.detections) for of_method in decoded]
+        skipped = self._few_skipped(detections, [of_method.skipped for of_method in decoded])
+        masks: Sequence[Any] = self.mask_maker(detections) if self.mask_maker else [None] * len(detections)
+        fixed = [of_method.detections for of_method in others[0]] if others else [None] * len(detections)
+        columns = zip(maps.values(), detections, skipped, fixed, masks, strict=True)
+        return [_MethodDetections(*of_method) for of_method in columns]
+
+    def _within_limits(self, detections: Detections) -> Detections:
+        """The decoder holds the limit per image; COCO's is per image and class."""
+        if self.truth.style == "lvis":
+            return detections
+        return detections.take(ap.rows_within_limits(detections, self.protocols["AP"]))
+
+    def _few_skipped(self, detections: Sequence[Detections], skipped: Sequence[Skipped]) -> list[Skipped]:
+        """Detections that are not evaluated, as far as they can be among as many as are counted."""
+        most = max(self._counts(detections[0], skipped[0]).values()) + 1
+        few = []
+        for evaluated, others in zip(detections, skipped, strict=True):
+            scores = np.concatenate([evaluated.scores, others.scores])
+            least = np.partition(scores, -most)[-most] if most < len(scores) else -1.0
+            few.append(others.take(others.scores >= least))
+        return few
+
+    def _counts(self, detections: Detections, skipped: Skipped) -> dict[float, int]:
+        """How many detections of the uncorrected model are above each threshold, the user's included."""
+        scores = np.concatenate([detections.scores, skipped.scores])
+        return ap.counts_above(scores) | {self.settings.at: int((scores > self.settings.at).sum())}
+
+    def measure(self, names: Sequence[str], outcomes: Sequence[_MethodDetections]) -> list[_Measured]:
+        """All metrics of each method, and what the report shows of it."""
+        first = outcomes[0]
+        counts = self._counts(first.detections, first.skipped)
+        with ThreadPoolExecutor(available_processors()) as pool:
+            measured = list(pool.map(partial(self._measure, counts), names, outcomes))
+            if len(measured) < 2 or not self.looked_at.any():
+                return measured
+            details = list(pool.map(partial(self._details, measured[0]), measured))
+        pairs = zip(measured, details, strict=True)
+        return [replace(method, row=replace(method.row, details=of_method)) for method, of_method in pairs]
+
+    def _measure(self, counts: Mapping[float, int], name: str, method: _MethodDetections) -> _Measured:
+        started = time.perf_counter()
+        truth, groups, detections = self.truth, self.groups, method.detections
+        matched = match_detections(detections, truth)
+        metrics = ap.average_precision(matched, truth, self.protocols["AP"], groups)
+        matched = replace(matched, pairs=None)
+        unverified = detections.take(np.setdiff1d(np.arange(len(detections)), matched.rows))
+        skipped = Skipped.concatenate(
+            [method.skipped, Skipped(unverified.image_index, unverified.labels, unverified.scores)]
+        )
+        recall, hits = ap.recall_at_count(matched, skipped, {at: counts[at] for at in ap.COUNTED_AT}, truth, groups)
+        at, scores = self.settings.at, np.concatenate([matched.scores, skipped.scores])
+        masks = None
+        others: dict[str, float] = {}
+        if method.masks is not None:
+            masks = match_detections(detections, truth, masks=method.masks)
+            of_masks = ap.average_precision(masks, truth, self.protocols["mask"], groups).values
+            others |= {f"{metric}-mask": value for metric, value in of_masks.items()}
+        others |= self._fixed_and_pool(method.fixed, matched)
+        others |= ap.calibration_error(matched, groups=groups)
+        others |= {metric: value for point in recall.values() for metric, value in point.values.items()}
+        row = MethodResult(
+            name,
+            {**metrics.values, **others},
+            metrics.per_class,
+            transform=method.transform,
+            notes=self._method_notes(method.transform),
+            recall=recall,
+            thresholds=ThresholdCurve.of(matched, truth, at, matching_threshold(scores, counts[at], at)),
+            errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
+            seconds=time.perf_counter() - started,
+        )
+        return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits))
+
+    def _fixed_and_pool(self, fixed: Detections | None, matched: MatchedDetections) -> dict[str, float]:
+        """AP-Pool is over the detections of AP-Fixed where they are there, as its authors define it."""
+        values: dict[str, float] = {}
+        if fixed is not None:
+            protocol = self.protocols["AP-Fixed"]
+            matched = match_detections(fixed.take(ap.rows_within_limits(fixed, protocol)), self.truth)
+            metrics = ap.average_precision(matched, self.truth, protocol, self.groups)
+            names = ["AP", *(f"AP{group}" for group in "rcf" if self.groups is not None)]
+            values = {f"{name}-Fixed": metrics[name] for name in names}
+        return values | ap.average_precision_pool(matched, self.truth, groups=self.groups)
+
+    def _method_notes(self, transform: LogitMap) -> tuple[str, ...]:
+        reason = ap.why_fixed_cannot_move(self.header.activation, transform) if self.settings.fixed else None
+        return (reason,) if reason else ()
+
+    def _details(self, baseline: _Measured, method: _Measured) -> ReportDetails:
+        """Kinds of error and pictures of the images that the report looks at."""
+        images, truth = self.looked_at, self.truth
+        before, after = (
+            Outcomes.of(side.detections, side.matched).take(images[side.detections.image_index])
+            for side in (baseline, method)
+        )
+        rare, errors = rare_classes(truth, self.groups), None
+        curve, at = method.row.thresholds, self.settings.at
+        thresholds = (at, curve.use if curve else at)
+        if method.row.errors is None:
+            part = method.matched.part(images, method.detections, truth)
+            position = (np.cumsum(images) - 1).astype(np.int32)
+            shown = replace(after.detections, image_index=position[after.detections.image_index])
+            errors = error_types(shown, truth.part(images), part, self.groups)
+        return ReportDetails(
+            images=int(images.sum()),
+            of_images=truth.num_images,
+            gallery=choose_images(truth, before, after, thresholds, rare),
+            errors=errors,
+        )
+
+    def draw(self, measured: Sequence[_Measured]) -> list[Drawn]:
+        """AP and recall of each method over the same bootstrap samples of images."""
+        settings, drawn = self.settings, [method.drawn for method in measured]
+        return [*draw_methods(drawn, self.truth, self.groups, settings.num_bootstrap, settings.seed)]
+
+    @property
+    def description(self) -> str:
+        """What was measured on what."""
+        return self.protocols["AP"].describe()
+
+    def classes(self) -> tuple[EvaluatedClass, ...]:
+        """The classes of the annotations."""
+        truth = self.truth
+        columns = zip(truth.category_ids.tolist(), truth.class_names, truth.boxes_per_class.tolist(), strict=True)
+        listed = [
+            EvaluatedClass(number, name, None if self.groups is None else str(self.groups[index]) or None, boxes)
+            for index, (number, name, boxes) in enumerate(columns)
+        ]
+        return _with_training(listed, self.train_counts, self.moments)
+
+    def inputs(self) -> dict[str, Any]:
+        """What is known of the inputs, for the record."""
+        store, source = self.store, find_labels(self.truth.source)
+        return {
+            "predictions": {
+                "path": str(store.path),
+                "images": len(store),
+                "proposals": store.num_proposals,
+                "columns": store.num_columns,
+                "activation": store.header.activation,
+                "model": store.header.metadata.get("model"),
+                "model_words": store.header.metadata.get("model_words"),
+            },
+            "annotations": self.truth.source,
+            "image_root": str(source.root.absolute()) if source.path.exists() else None,
+            "statistics": describe_statistics(self.moments),
+        }
+
+
+def other_images(store: PredictionStore, truth: GroundTruth) -> str:
+    """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
+    metadata = store.header.metadata
+    if "images" not in metadata or not store.is_complete:
+        return ""
+    annotated = [(image["id"], image_names(image)) for image in truth.dataset["images"]]
+    if not all(names for _, names in annotated) or fingerprint_images(annotated) == metadata["images"]:
+        return ""
+    return (
+        f"The images of `{truth.source}` have the ids of the predicted ones but other file names (the predictions were "
+        f"made from `{metadata.get('data', 'another file')}`). Check that it is the same split."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _MeasuredRows:
+    """One method's numbers on the rows of a classifier."""
+
+    row: MethodResult
+    outcome: RowOutcomes
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationTask:
+    """Methods on the logits of test rows, held against their labels.
+
+    Args:
+        logits: Of all test rows.
+        truth: The labels, and what is known about their classes.
+        moments: Statistics of the training logits; None when unknown.
+        settings: What is measured, and how.
+        protocols: None: accuracies have no limits.
+    """
+
+    logits: ClassifierLogits
+    truth: ClassificationTruth
+    moments: ClassMoments | None
+    settings: CompareSettings
+    protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
+
+    kind: ClassVar[str] = "classification"
+    reading: ClassVar[str] = "logits"
+
+    @classmethod
+    def open(
+        cls,
+        logits: Any,
+        labels: Any,
+        settings: CompareSettings,
+        moments: Callable[[], ClassMoments | None],
+        counts: Any,
+        class_names: Sequence[str] | None,
+    ) -> ClassificationTask:
+        """Open logits and labels, and check that they fit; then the statistics, whose reading may take long."""
+        opened = open_logits(logits)
+        classes = checked_labels(labels, opened.num_classes)
+        opened.check_labels(classes)
+        statistics = moments()
+        names = class_names or (statistics and statistics.metadata.class_names)
+        truth = classification_truth(
+            classes,
+            opened.num_classes,
+            train_counts=counts,
+            class_names=names or (counts.names if isinstance(counts, ClassCounts) else None),
+            bounds=settings.bounds or PAPER_BOUNDS,
+        )
+        return cls(opened, truth, statistics, settings)
+
+    @property
+    def header(self) -> StoreHeader:
+        """What is known of the logits; a classifier that was trained with sigmoids says so in its statistics."""
+        activation = self.moments and self.moments.metadata.activation
+        names = self.truth.class_names
+        return StoreHeader(self.truth.num_classes, activation=activation or "softmax", class_names=names)
+
+    def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> list[tuple[LogitMap, RowOutcomes]]:
+        """Read the logits once, under all maps."""
+        outcomes = row_outcomes(self.logits, self.truth.labels, list(maps.values()), progress or (lambda rows: None))
+        return list(zip(maps.values(), outcomes, strict=True))
+
+    def measure(self, names: Sequence[str], outcomes: Sequence[tuple[LogitMap, RowOutcomes]]) -> list[_MeasuredRows]:
+        """All metrics of each method."""
+        truth, measured = self.truth, []
+        worst = accuracy.metrics_of_outcomes(outcomes[0][1], truth).confused
+        for name, (transform, outcome) in zip(names, outcomes, strict=True):
+            metrics = accuracy.metrics_of_outcomes(outcome, truth)
+            row = MethodResult(
+                name,
+                metrics.values,
+                metrics.per_class,
+                transform=transform,
+                predictions_per_class=metrics.predictions_per_class,
+                confused=accuracy.same_confusions(outcome.predicted, truth, worst),
+                reliability=accuracy.Reliability.of(outcome, truth.labels),
+            )
+            measured.append(_MeasuredRows(row, outcome))
+        return measured
+
+    def draw(self, measured: Sequence[_MeasuredRows]) -> list[Drawn]:
+        """The metrics of each method over the same bootstrap samples of rows."""
+        outcomes = [method.outcome for method in measured]
+        return [*accuracy.bootstrap_metrics(outcomes, self.truth, self.settings.num_bootstrap, self.settings.seed)]
+
+    @property
+    def description(self) -> str:
+        """What was measured on what."""
+        return self.truth.describe()
+
+    def classes(self) -> tuple[EvaluatedClass, ...]:
+        """The columns of the logits."""
+        listed = [
+            EvaluatedClass(label, self.truth.name(label), self.truth.group_of(label), rows)
+            for label, rows in enumerate(self.truth.rows_per_class.tolist())
+        ]
+        return _with_training(listed, self.truth.train_counts, self.moments)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before reading the numbers."""
+        notes, rows = [], self.truth.rows_per_class
+        if self.moments is not None:
+            notes.append(f"Statistics of {int(self.moments.count.max()):,} training rows.")
+        present = rows[rows > 0]
+        if present.min() != present.max():
+            notes.append(f"Classes have {present.min():,} to {present.max():,} rows, so top-1 and balanced differ.")
+        if absent := int((rows == 0).sum()):
+            notes.append(f"{absent:,} classes have no row and count nowhere.")
+        return tuple(notes)
+
+    def inputs(self) -> dict[str, Any]:
+        """What is known of the inputs, for the record."""
+        logits = {"name": self.logits.name, "rows": len(self.logits), "columns": self.logits.num_classes}
+        return {"logits": logits, "statistics": describe_statistics(self.moments)}
+
+
+def _with_training(
+    classes: list[EvaluatedClass], train_counts: FloatArray | None, moments: ClassMoments | None
+) -> tuple[EvaluatedClass, ...]:
+    """The classes with what is known from training."""
+    if train_counts is not None:
+        classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
+    if moments is None:
+        return tuple(classes)
+    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
+    mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
+    if len(mean) != len(classes):
+        return tuple(classes)
+    columns = zip(classes, plain_values(mean), plain_values(moments.std[foreground]), strict=True)
+    return tuple(replace(entry, mean=middle, std=spread) for entry, middle, spread in columns)

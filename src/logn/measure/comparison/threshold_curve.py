@@ -1,0 +1,105 @@
+"""What a detector finds at each score threshold, and which threshold to use after a correction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from logn.base.arrays import sigmoid
+from logn.methods.recommend import DEFAULT_AT
+from logn.thresholds.choose import Goal, choose
+from logn.thresholds.draws import Draws, ScoredDetections
+
+if TYPE_CHECKING:
+    from logn.matching.matching import MatchedDetections
+    from logn.matching.truth import GroundTruth
+
+# Evenly spaced in logits, from 0.001 to 0.999: corrected scores may be small.
+_GRID = tuple(float(sigmoid(step / 20)) for step in range(-138, 139))
+
+
+@dataclass(frozen=True)
+class ThresholdCurve:
+    """Objects found and false alarms by score threshold, at an overlap of one half.
+
+    Args:
+        at: The user's threshold.
+        thresholds: Of the curve, ascending.
+        found: Objects found at each.
+        false_alarms: Wrong detections at each.
+        objects: How many objects there are.
+        found_at: Objects found at the user's threshold.
+        false_alarms_at: Wrong detections there.
+        best: The single threshold with the best F1.
+        use: The threshold to use instead of `at`: it keeps as many detections as the uncorrected model has above `at`.
+        found_use: Objects found there.
+        false_alarms_use: Wrong detections there.
+    """
+
+    at: float
+    thresholds: tuple[float, ...]
+    found: tuple[int, ...]
+    false_alarms: tuple[int, ...]
+    objects: int
+    found_at: int
+    false_alarms_at: int
+    best: float
+    use: float
+    found_use: int
+    false_alarms_use: int
+
+    @classmethod
+    def of(
+        cls, matched: MatchedDetections, truth: GroundTruth, at: float = DEFAULT_AT, use: float | None = None
+    ) -> ThresholdCurve:
+        """Count what was matched at the first overlap, which is one half; `use` is `at` by default."""
+        scored = ScoredDetections.of(matched, truth)
+        once = Draws.once(scored)
+        common, _ = choose(once, Goal("f1"))
+        use = at if use is None else use
+        hits, alarms = zip(*(once.pooled.at(np.array([threshold])) for threshold in (*_GRID, at, use)), strict=True)
+        found, false_alarms = (tuple(int(count[0]) for count in counts) for counts in (hits, alarms))
+        return cls(
+            at=at,
+            thresholds=_GRID,
+            found=found[:-2],
+            false_alarms=false_alarms[:-2],
+            objects=len(scored.object_labels),
+            found_at=found[-2],
+            false_alarms_at=false_alarms[-2],
+            best=float(common[0]),
+            use=use,
+            found_use=found[-1],
+            false_alarms_use=false_alarms[-1],
+        )
+
+    def precision(self, position: int) -> float | None:
+        """At a position of the curve; None where nothing is kept."""
+        kept = self.found[position] + self.false_alarms[position]
+        return self.found[position] / kept if kept else None
+
+    def recall(self, position: int) -> float:
+        """At a position of the curve."""
+        return self.found[position] / max(self.objects, 1)
+
+    def f1(self, position: int) -> float:
+        """At a position of the curve."""
+        return 2 * self.found[position] / max(self.found[position] + self.false_alarms[position] + self.objects, 1)
+
+
+def describe_threshold(before: ThresholdCurve, after: ThresholdCurve) -> str:
+    """Which threshold to use now, and what it finds.
+
+    Example:
+        >>> curve = ThresholdCurve(0.5, (0.1, 0.5), (450, 417), (200, 63), 600, 417, 63, 0.4, 0.5, 417, 63)
+        >>> describe_threshold(curve, curve)
+        'Keep using 0.5: 417 -> 417 found, 63 -> 63 false alarms.'
+        >>> from dataclasses import replace
+        >>> describe_threshold(curve, replace(curve, use=0.086, found_use=476, false_alarms_use=56))
+        '0.5 -> use 0.086: 417 -> 476 found, 63 -> 56 false alarms.'
+    """
+    use = f"Keep using {after.use:g}" if after.use == before.at else f"{before.at:g} -> use {after.use:.2g}"
+    found = f"{before.found_at:,} -> {after.found_use:,} found"
+    return f"{use}: {found}, {before.false_alarms_at:,} -> {after.false_alarms_use:,} false alarms."

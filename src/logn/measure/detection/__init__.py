@@ -1,0 +1,1 @@
+"""Detectors: AP, intervals, kinds of errors."""

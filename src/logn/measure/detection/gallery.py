@@ -1,0 +1,215 @@
+"""What the report shows of one method next to the uncorrected model: kinds of error, and some images.
+
+The images are chosen by a rule that is stated, and not only those that flatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.data.annotations import image_names
+from logn.matching.matching import Marks, MatchedDetections
+from logn.matching.truth import GroundTruth, Groups
+from logn.measure.detection.tide import ErrorTypes
+from logn.predictions.detections import Detections
+from logn.predictions.nms import box_iou
+
+# Title of each part of the gallery; the images of a part are those with the most of what it counts.
+RARE, FOUND, LOST, ALARMS = "Rare objects found", "Objects found", "Objects lost", "False alarms added"
+SAME = "Nothing changed here"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A box to draw: `kind` is "hit", "alarm", "unjudged" or "missed"; `changed` marks what is new in this view."""
+
+    kind: str
+    box: tuple[float, float, float, float]
+    label: int
+    score: float | None = None
+    changed: bool = False
+
+
+@dataclass(frozen=True)
+class GalleryImage:
+    """One image with its boxes before and after.
+
+    Args:
+        part: The part of the gallery that it is in.
+        amount: How many there are of what that part counts.
+        image_index: Position in the looked-at images.
+        image_id: Its id in the annotations.
+        before: Boxes of the uncorrected model.
+        after: Boxes of the corrected model.
+        names: Paths under which the picture may lie, from the folder of the images; empty where nothing names it.
+        size: Height and width by the annotations; None where they do not say.
+    """
+
+    part: str
+    amount: int
+    image_index: int
+    image_id: int
+    before: tuple[Mark, ...]
+    after: tuple[Mark, ...]
+    names: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ReportDetails:
+    """Pictures and kinds of error of some images, before and after a correction.
+
+    Args:
+        images: How many images were looked at.
+        of_images: Of how many evaluated ones.
+        gallery: The images to show, with their boxes.
+        errors: Kinds of error over these images; None where they were found over all of them.
+    """
+
+    images: int
+    of_images: int
+    gallery: tuple[GalleryImage, ...]
+    errors: ErrorTypes | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Detections with what became of each at an overlap of one half; all arrays are in their order.
+
+    Args:
+        detections: The detections, best first within each image.
+        box: `(D,)` the annotated box that it found, or -1.
+        judged: `(D,)` False where it is neither right nor wrong: its class was not verified in the image, or the
+            objects of the class are not all annotated there.
+    """
+
+    detections: Detections
+    box: npt.NDArray[np.intp]
+    judged: Marks
+
+    @classmethod
+    def of(cls, detections: Detections, matched: MatchedDetections) -> Outcomes:
+        """What the matching says of each detection."""
+        box, judged = np.full(len(detections), -1), np.zeros(len(detections), bool)
+        box[matched.rows], judged[matched.rows] = matched.box, matched.counted[0]
+        return cls(detections, box, judged)
+
+    @property
+    def is_false_alarm(self) -> Marks:
+        """`(D,)` whether it is wrong."""
+        return (self.box < 0) & self.judged
+
+    def take(self, kept: Marks) -> Outcomes:
+        """Keep those that the mask names; stronger detections choose first, so weaker ones change nothing."""
+        return Outcomes(self.detections.take(kept), self.box[kept], self.judged[kept])
+
+    def found(self, num_boxes: int) -> Marks:
+        """`(G,)` which annotated boxes were found."""
+        mask = np.zeros(num_boxes, bool)
+        mask[self.box[self.box >= 0]] = True
+        return mask
+
+
+def rare_classes(truth: GroundTruth, groups: Groups | None) -> Marks:
+    """`(F,)` the rare classes; all of them where the groups are unknown or none is rare."""
+    if groups is None or not (groups == "r").any():
+        return np.ones(truth.num_classes, bool)
+    rare: Marks = groups == "r"
+    return rare
+
+
+def choose_images(
+    truth: GroundTruth,
+    before: Outcomes,
+    after: Outcomes,
+    thresholds: tuple[float, float],
+    rare: Marks,
+    *,
+    each: int = 4,
+) -> tuple[GalleryImage, ...]:
+    """Choose for each part the images with the most of what it counts; ties: lowest id; none twice.
+
+    Objects that are not rare stand in where no rare one is found only after the correction; where nothing changed at
+    all, the images with the most objects found are chosen, so that there is always something to see.
+
+    Args:
+        truth: The ground truth.
+        before: Of the uncorrected model, on the images to choose from.
+        after: Of the corrected one.
+        thresholds: Scores above which detections are shown, before and after.
+        rare: `(F,)` which classes are rare; all of them where that is unknown.
+        each: Images per part.
+    """
+    sides = tuple(
+        side.take(side.detections.scores > threshold)
+        for side, threshold in zip((before, after), thresholds, strict=True)
+    )
+    looked_at = np.union1d(before.detections.image_index, after.detections.image_index)
+    chosen: list[GalleryImage] = []
+    for part, amounts in _amounts(truth, sides, rare).items():
+        used = {image.image_index for image in chosen}
+        least = 0 if part == SAME else 1
+        ranked = looked_at[np.lexsort((truth.image_ids[looked_at], -amounts[looked_at]))]
+        best = [int(index) for index in ranked if amounts[index] >= least and int(index) not in used]
+        if part != SAME or not chosen:
+            chosen += [_image(truth, sides, part, index, int(amounts[index])) for index in best[:each]]
+    return tuple(chosen)
+
+
+def _amounts(truth: GroundTruth, sides: Sequence[Outcomes], rare: Marks) -> dict[str, npt.NDArray[np.int64]]:
+    """Per image: objects found only after, objects found only before, added false alarms, and all objects found."""
+    before, after = (side.found(len(truth.labels)) for side in sides)
+    gained = after & ~before
+    gained_rare = gained & rare[truth.labels]
+    part = FOUND if rare.all() or not gained_rare.any() else RARE
+
+    def count(indices: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return np.bincount(indices, minlength=truth.num_images)
+
+    alarms = [count(side.detections.image_index[side.is_false_alarm]) for side in sides]
+    return {
+        part: count(truth.image_index[gained_rare if part == RARE else gained]),
+        LOST: count(truth.image_index[before & ~after]),
+        ALARMS: alarms[1] - alarms[0],
+        SAME: count(truth.image_index[after]),
+    }
+
+
+def _image(truth: GroundTruth, sides: Sequence[Outcomes], part: str, index: int, amount: int) -> GalleryImage:
+    found = [side.found(len(truth.labels)) for side in sides]
+    views = [_marks(truth, sides[side], index, found[side], found[1 - side]) for side in (0, 1)]
+    # A false alarm is new where the other view has none of that class at nearly the same place.
+    before, after = views[0], tuple(_with_change(mark, views[0]) for mark in views[1])
+    entry = truth.dataset["images"][index]
+    has_size = all(isinstance(entry.get(side), int) for side in ("height", "width"))
+    size = (entry["height"], entry["width"]) if has_size else None
+    return GalleryImage(part, amount, index, int(truth.image_ids[index]), before, after, image_names(entry), size)
+
+
+def _marks(truth: GroundTruth, side: Outcomes, index: int, found: Marks, found_by_other: Marks) -> tuple[Mark, ...]:
+    marks = []
+    for box in np.flatnonzero((truth.image_index == index) & ~truth.crowd & ~found):
+        x, y, width, height = truth.boxes[box].tolist()
+        corners = (x, y, x + width, y + height)
+        marks.append(Mark("missed", corners, int(truth.labels[box]), changed=bool(found_by_other[box])))
+    for row in np.flatnonzero(side.detections.image_index == index):
+        hit = side.box[row] >= 0
+        kind = "hit" if hit else "alarm" if side.judged[row] else "unjudged"
+        left, top, right, bottom = side.detections.boxes[row].tolist()
+        label, score = int(side.detections.labels[row]), float(side.detections.scores[row])
+        changed = bool(hit and not found_by_other[side.box[row]])
+        marks.append(Mark(kind, (left, top, right, bottom), label, score, changed=changed))
+    return tuple(marks)
+
+
+def _with_change(mark: Mark, before: Sequence[Mark]) -> Mark:
+    if mark.kind != "alarm":
+        return mark
+    rivals = [other.box for other in before if other.kind == "alarm" and other.label == mark.label]
+    was_there = bool(rivals) and bool((box_iou(np.array(rivals), np.array(mark.box)) >= 0.5).any())
+    return Mark(mark.kind, mark.box, mark.label, mark.score, changed=not was_there)

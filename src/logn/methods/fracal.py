@@ -1,0 +1,139 @@
+"""FRACAL (CVPR 2025): class frequency and the fractal dimension of where a class's boxes lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
+from logn.data.class_counts import ClassCounts
+from logn.errors import InputError
+from logn.methods.affine import ArrayT, ClassAffine
+from logn.methods.checks import CountKind, checked_counts, checked_number
+
+
+def fracal(
+    counts: ClassCounts | npt.ArrayLike,
+    num_images: float | None = None,
+    dimensions: npt.ArrayLike | None = None,
+    *,
+    power: float = 2.0,
+    base: float = 10.0,
+    count_kind: CountKind = "images",
+    background: int | None = None,
+    activation: str | None = None,
+) -> ClassAffine:
+    """The form for softmax heads: `x_c - log_B(p_c) - log_B(F) - power * ln(D_c)`, F the number of classes.
+
+    Dividing the probability of class c by `D_c^power` and renormalising is the shift by its natural logarithm.
+
+    Args:
+        counts: Training images of each foreground class (the released configuration). Instance counts, with their sum
+            as `num_images`, give the paper's text.
+        num_images: What the counts are divided by to make `p_c`; it matters, since the background is kept. By default
+            that of a `ClassCounts`.
+        dimensions: Fractal dimension of each class (`logn.data.class_counts.fractal_dimension`); None leaves the
+            spatial part out.
+        power: Power of the dimension (lambda); 0 leaves the spatial part out.
+        base: Base of the logarithm of the frequencies: 10 in the released configuration; 2 and e are the others.
+        count_kind: Which counts of a `ClassCounts` to take: "images" or "instances".
+        background: Index of the background column, which is left alone: None, 0 or -1.
+        activation: What the model applies to the logits; "sigmoid" is refused, see `FracalSigmoid`.
+
+    Example:
+        >>> fracal([60, 20, 1], 100, background=-1).shift.round(6)
+        array([-0.255273,  0.221849,  1.522879,  0.      ])
+    """
+    if activation == "sigmoid":
+        raise InputError(
+            "The method `fracal` makes maps for a softmax only; its form for sigmoids is no affine map, and "
+            "`logn compare` measures it."
+        )
+    shift, total = _frequency_shift(counts, num_images, base, count_kind)
+    lengths = _checked_dimensions(dimensions, len(shift))
+    exponent = checked_number("power", power)
+    settings = {"num_images": total, "power": exponent, "base": float(base), "spatial": float(dimensions is not None)}
+    return ClassAffine.over_foreground(
+        np.ones_like(shift), shift - exponent * np.log(lengths), background, method="fracal", settings=settings
+    )
+
+
+@dataclass(frozen=True)
+class FracalSigmoid:
+    """The form for sigmoid heads: the product of two sigmoids, hence no affine map of the logits.
+
+    It returns scores, not logits, and cannot be folded into a layer.
+
+    Args:
+        shift: Summand of each class inside the second sigmoid.
+
+    Example:
+        >>> scores = FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
+        >>> scores(np.array([1.0, 0.8, 0.2])).round(6)
+        array([0.451118, 0.537844, 0.482177])
+    """
+
+    shift: FloatArray
+
+    @classmethod
+    def fit(
+        cls,
+        counts: ClassCounts | npt.ArrayLike,
+        num_images: float | None = None,
+        dimensions: npt.ArrayLike | None = None,
+        *,
+        power: float = 2.0,
+        base: float = 10.0,
+        count_kind: CountKind = "images",
+    ) -> FracalSigmoid:
+        """Compute the shift; the arguments are those of `fracal`."""
+        shift, _ = _frequency_shift(counts, num_images, base, count_kind)
+        powers = _checked_dimensions(dimensions, len(shift)) ** checked_number("power", power)
+        logarithm = np.log(checked_number("base", base, above=1.0))
+        return cls(shift - np.log(powers / powers.sum()) / logarithm - np.log(len(shift)) / logarithm)
+
+    @property
+    def num_columns(self) -> int:
+        """How many columns the logits have."""
+        return len(self.shift)
+
+    def __call__(self, logits: ArrayT) -> ArrayT:
+        """Scores of `logits` (…, C), in the kind and dtype they came in."""
+        if is_torch_tensor(logits):
+            tensor: Any = logits
+            return cast(ArrayT, tensor.sigmoid() * (tensor + tensor.new_tensor(self.shift.tolist())).sigmoid())
+        rows = as_rows(logits, self.num_columns)
+        scores = sigmoid(rows) * sigmoid(rows + self.shift)
+        return cast(ArrayT, scores.reshape(np.shape(cast(Any, logits))).astype(rows.dtype))
+
+
+def _frequency_shift(
+    counts: ClassCounts | npt.ArrayLike, num_images: float | None, base: float, count_kind: str
+) -> tuple[FloatArray, float]:
+    """The shift by the frequencies, and what the counts were divided by."""
+    if num_images is None and isinstance(counts, ClassCounts):
+        num_images = counts.num_images
+    if num_images is None:
+        raise InputError("The method `fracal` needs `num_images`, which the counts do not say: pass it.")
+    numbers = checked_counts("counts", counts, count_kind)
+    total = checked_number("num_images", num_images, above=0.0)
+    if numbers.max() > total:
+        index = int(numbers.argmax())
+        raise InputError(
+            f"Expected `counts` to be at most `num_images` ({total:g}), but got {numbers[index]:g} for class {index}."
+        )
+    logarithm = np.log(checked_number("base", base, above=1.0))
+    shift: FloatArray = -(np.log(numbers / total) + np.log(len(numbers))) / logarithm
+    return shift, total
+
+
+def _checked_dimensions(dimensions: npt.ArrayLike | None, num_classes: int) -> FloatArray:
+    if dimensions is None:
+        return np.ones(num_classes)
+    array = checked_counts("dimensions", dimensions)
+    if len(array) != num_classes:
+        raise InputError(f"Expected `dimensions` to have {num_classes} numbers, but got {len(array)}.")
+    return array

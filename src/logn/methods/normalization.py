@@ -1,0 +1,208 @@
+"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024) and Prior2Posterior (WACV 2025): one formula.
+
+A softmax without a background ignores a shift that all classes share; sigmoids do not. So where the activation is not
+known, the prior is that of sigmoids: right for them, and no harm to a softmax.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.arrays import FloatArray, foreground_columns
+from logn.errors import InputError, LogNWarning
+from logn.methods.affine import ClassAffine
+from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
+from logn.statistics.diagnosis import active_classes, value_checks
+from logn.statistics.moments import ClassMoments
+
+Statistic = Literal["mean", "prior"]
+MarginName = Literal["min", "mean", "max", "background"]
+Margin = MarginName | float
+
+
+def logit_normalization(
+    moments: ClassMoments,
+    *,
+    statistic: Statistic = "mean",
+    strength: float = 1.0,
+    use_std: bool = True,
+    margin: Margin = "min",
+    std_power: float = 1.0,
+    eps: float = 1e-5,
+    target: npt.ArrayLike | None = None,
+    active: npt.ArrayLike | None = None,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+) -> ClassAffine:
+    """Take away what each foreground class has over the lowest one: `(x_c - strength * statistic_c + margin) / std_c`.
+
+    The defaults are the paper's equations: with a background column equation 2, `(x_c - mean_c + min(mean)) / std_c`,
+    the background left alone; without one equation 1, `(x_c - mean_c) / std_c`. What LogN recommends is another setting
+    of the same formula, `logn.recommend(moments).fit(moments)`: half of the prior, not divided.
+
+    Args:
+        moments: Statistics of the logits over training images.
+        statistic: How a class's advantage is measured: "mean", its mean logit, or "prior", the logarithm of its mean
+            probability, as Prior2Posterior (WACV 2025) does.
+        strength: How much of the advantage to take away, from 0 to 1.
+        use_std: Divide by the standard deviation of the class.
+        margin: The level to which the foreground is brought: "min" (the paper's), "mean" or "max" of `strength *
+            statistic` over the live foreground classes, "background" for that of the background, or a number. Without a
+            background there is nothing to keep a margin from: "min" is 0 then, and the other names are refused.
+        std_power: Power of the standard deviation; 2 is the paper's squared variant.
+        eps: Added to the variance.
+        target: Share of each foreground class where the model will be used, of any sum: `strength * log(target_c)`
+            comes on top. None for equal shares.
+        active: Which columns are live, one boolean per column. The others are left alone and do not set the margin.
+            By default, columns that were never seen or hardly vary are not live.
+        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        activation: "softmax", "sigmoid", or "recorded". Only the prior depends on it.
+
+    Example:
+        >>> moments = ClassMoments(4)
+        >>> moments.update(np.array([[2, 0.5, -1, 3], [0, 1.5, -2, 4], [1, -0.5, 0.5, 2], [-1, 0, -3, 5.0]]))
+        >>> affine = logit_normalization(moments, background=-1)
+        >>> affine(np.array([1.0, 0.8, 0.2, 1.5])).round(6)
+        array([-0.67777 , -1.112518,  0.133955,  1.5     ])
+        >>> logit_normalization(moments, statistic="prior", strength=0.5, use_std=False, background=-1).shift.round(3)
+        array([-0.597, -0.113,  0.   ,  0.   ])
+    """
+    check_moments(moments)
+    head = moments.metadata.settled(background, activation)
+    index, foreground = head.background, foreground_columns(moments.num_columns, head.background)
+    live = active_classes(moments, index) if active is None else _checked_mask(active, moments.num_columns)
+    values = _statistic(moments, statistic, head.activation)
+    live = (live & np.isfinite(values))[foreground]
+    if not live.any():
+        raise InputError("`moments` has no foreground class that was seen and varies: collect more rows.")
+    for sentence in value_checks(moments, background=index):
+        warnings.warn(sentence, LogNWarning, stacklevel=2)
+    values = checked_share("strength", strength) * np.where(np.isfinite(values), values, 0.0)
+    level = _margin_value(margin, values[foreground][live], None if index is None else float(values[index]))
+    divisor = _divisor(moments, foreground, live, std_power, eps) if use_std else np.ones(len(live))
+    settings: dict[str, Any] = {
+        "statistic": statistic,
+        "strength": strength,
+        "use_std": use_std,
+        "margin": margin,
+        "margin_value": level,
+        "std_power": std_power,
+        "eps": eps,
+        "inactive": int((~live).sum()),
+    }
+    towards = np.zeros(len(live))
+    if target is not None:
+        shares = checked_target(target, len(live))
+        settings["target"] = shares.tolist()
+        towards = strength * np.log(shares / shares[live].mean())
+    shift = (level - values[foreground]) / divisor + towards
+    return ClassAffine.over_foreground(
+        np.where(live, 1.0 / divisor, 1.0),
+        np.where(live, shift, 0.0),
+        index,
+        method="logn",
+        settings=settings,
+        source=head,
+    )
+
+
+def prior2posterior(
+    moments: ClassMoments,
+    *,
+    strength: float = 1.0,
+    margin: Margin = "min",
+    target: npt.ArrayLike | None = None,
+    active: npt.ArrayLike | None = None,
+    background: int | str | None = "recorded",
+    activation: str | None = "recorded",
+) -> ClassAffine:
+    """Map `x_c` to `x_c - strength * log(p_c) + margin`, with `p_c` the model's mean probability of class c.
+
+    Where cross-entropy has converged, the mean probability over the training images is the share of the class among the
+    training labels, so this is `logit_adjustment` without counts. It is `logit_normalization` with the prior as
+    statistic and without the division; the arguments are those of that function.
+
+    Example:
+        >>> moments = ClassMoments(2)
+        >>> moments.update(np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 1.0]]))
+        >>> moments.mean_probability.round(6)
+        array([0.8, 0.2])
+        >>> prior2posterior(moments, activation="softmax").shift.round(6)
+        array([0.223144, 1.609438])
+    """
+    affine = logit_normalization(
+        moments,
+        statistic="prior",
+        strength=strength,
+        use_std=False,
+        margin=margin,
+        target=target,
+        active=active,
+        background=background,
+        activation=activation,
+    )
+    return replace(affine, method="p2p")
+
+
+def mean_probability(moments: ClassMoments, activation: str | None) -> FloatArray:
+    """Mean probability of each column; without an activation that of sigmoids. InputError if it was not recorded."""
+    prior = moments.mean_probability_of(activation or "sigmoid")
+    if prior is None:
+        raise InputError(
+            "The statistics do not hold the mean probability of each class, which the prior needs: collect them again "
+            "with mean_probability=True."
+        )
+    return prior
+
+
+def _statistic(moments: ClassMoments, statistic: str, activation: str | None) -> FloatArray:
+    """The statistic of each column; not finite where a column has none."""
+    if statistic not in get_args(Statistic):
+        raise InputError(f"Expected `statistic` to be one of {get_args(Statistic)}, but got {statistic!r}.")
+    if statistic == "mean":
+        return moments.mean
+    with np.errstate(divide="ignore"):  # a class that never had any probability is not live
+        return np.asarray(np.log(mean_probability(moments, activation)))
+
+
+def _divisor(
+    moments: ClassMoments, foreground: slice, live: npt.NDArray[np.bool_], std_power: float, eps: float
+) -> FloatArray:
+    """What each foreground logit is divided by."""
+    if eps < 0 or not np.isfinite(eps):
+        raise InputError(f"Expected `eps` to be at least 0, but got {eps!r}.")
+    std = np.sqrt(moments.variance[foreground] + eps) ** checked_number("std_power", std_power)
+    std = np.where(live & np.isfinite(std), std, 1.0)
+    if (std == 0).any():
+        raise InputError("Expected `eps` to be above 0 where a class does not vary, but got 0.")
+    return std
+
+
+def _margin_value(margin: Margin, live: FloatArray, of_background: float | None) -> float:
+    """The margin as a number; `live` are the weighted statistics of the live foreground classes."""
+    if not isinstance(margin, str):
+        return checked_number("margin", margin)
+    if margin not in get_args(MarginName):
+        raise InputError(f"Expected `margin` to be a number or one of {get_args(MarginName)}, but got {margin!r}.")
+    if of_background is None:
+        if margin != "min":
+            raise InputError(
+                f"The margin {margin!r} is kept from a background column, and this head has none: leave `margin` out."
+            )
+        return 0.0
+    named = {"min": live.min(), "mean": live.mean(), "max": live.max(), "background": of_background}
+    return float(named[margin])
+
+
+def _checked_mask(active: npt.ArrayLike, num_columns: int) -> npt.NDArray[np.bool_]:
+    mask = np.asarray(active)
+    if mask.dtype != np.bool_ or mask.shape != (num_columns,):
+        raise InputError(
+            f"Expected `active` to be one boolean per column ({num_columns}), but got {mask.dtype} {mask.shape}."
+        )
+    return mask

@@ -1,0 +1,224 @@
+"""locate_logits: find the layer that gives the class logits, or say what to write."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from logn.base.arrays import is_torch_tensor
+from logn.errors import InputError
+from logn.models.frameworks import class_names
+from logn.models.frameworks.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
+from logn.models.frameworks.detectron2 import locate_in_detectron2
+from logn.models.frameworks.mmdetection import locate_in_mmdetection
+from logn.models.frameworks.rfdetr import locate_in_rfdetr
+from logn.models.frameworks.torchvision import locate_in_torchvision
+from logn.models.frameworks.transformers import locate_in_transformers
+from logn.models.frameworks.ultralytics import locate_in_ultralytics
+from logn.models.hooks import as_it_was, run_on_batch
+from logn.models.layer import (
+    LogitLayer,
+    candidates,
+    check_layer,
+    check_model,
+    count_columns,
+    find_modules,
+    listed_candidates,
+    output_width,
+    refuse_single_logit,
+    unwrap,
+    with_class_axis,
+)
+from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, warn_of_rectifier
+
+if TYPE_CHECKING:
+    from torch import nn
+
+KNOWN = (
+    "a detector of torchvision, MMDetection, Detectron2, Hugging Face, Ultralytics or RF-DETR, a timm model or a "
+    "classifier that ends in a Linear or 1x1 Conv"
+)
+# A new framework is one more function here.
+LOCATORS = (
+    locate_in_torchvision,
+    locate_in_mmdetection,
+    locate_in_detectron2,
+    locate_in_transformers,
+    locate_in_ultralytics,
+    locate_in_rfdetr,
+)
+# Their models are known by name; one that is not known is no plain classifier to be run on random images.
+NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics", "rfdetr")
+# Sides of the random images on which a classifier is run where none are given.
+TRIAL_SIDES = (224, 64, 32, 28, 299)
+
+
+def locate_logits(model: nn.Module, num_columns: int | None = None, *, inputs: Any = None) -> LogitLayer:
+    """Find where `model` gives its class logits.
+
+    Supports detectors of torchvision, MMDetection, Detectron2, transformers, Ultralytics and RF-DETR, timm models, and
+    any model with an attribute `logit_layer`. Other classifiers are run once, on `inputs` or on random images, to find
+    the layer whose output they return. Nothing is guessed from the names or the order of layers. DataParallel and
+    compiled models are unwrapped.
+
+    Args:
+        model: A torch module.
+        num_columns: How many columns the logits must have, the background included.
+        inputs: A batch of images, as a loader gives it, to run the model on (in evaluation mode; nothing about the
+            model changes). A layer that is known by name is then compared with what the model returns, too.
+
+    Raises:
+        InputError: When the layer is not found, or the model returns a mix of several; the message lists the
+            candidates and the line to write.
+
+    Example:
+        >>> from torch import nn
+        >>> locate_logits(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))).path
+        '2'
+    """
+    if inputs is None:
+        return find_layer(model, num_columns)
+
+    def run() -> Any:
+        return run_on_batch(model, inputs)
+
+    layer = find_layer(model, num_columns, run)
+    with as_it_was(unwrap(model)), OutputCheck(model, layer) as check:
+        run()
+    return layer if layer.activation is not None else replace(layer, activation=check.verdict.activation)
+
+
+def find_layer(model: nn.Module, num_columns: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
+    """The class logits of `model`; `run` runs a classifier on some images, random ones by default."""
+    check_model(model)
+    inner = unwrap(model)
+    layer = _known_by_name(inner) or _in_classifier(inner, num_columns, run)
+    if layer is None:
+        raise InputError(_not_found(inner, num_columns))
+    if all(output_width(module) is not None for module in find_modules(inner, layer)):
+        columns = count_columns(inner, layer)
+        refuse_single_logit(layer, columns)
+        if num_columns not in (None, columns):
+            raise InputError(
+                f"Expected `num_columns` to be {columns}, the columns of `{layer.name}`, but got {num_columns}."
+            )
+    return with_class_axis(inner, layer)
+
+
+def layer_of(model: nn.Module, layer: LogitLayer | str) -> LogitLayer:
+    """`layer` itself; for the path of a module what a framework knows of it, else a plain layer.
+
+    Example:
+        >>> from torch import nn
+        >>> layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
+        LogitLayer(path='0', background=None, activation=None, class_axis=None, anchors=1, num_columns=None, \
+population=None, stages=False, unused=(), extra_columns=0, final_only=None)
+    """
+    if not isinstance(layer, str):
+        check_layer(layer)
+        return layer
+    known = _known_by_name(unwrap(model))
+    return known if known is not None and known.name == layer else LogitLayer(layer)
+
+
+def _known_by_name(model: nn.Module) -> LogitLayer | None:
+    """What the model says itself, or what its framework is known for."""
+    layer = getattr(model, "logit_layer", None)
+    return layer if isinstance(layer, LogitLayer) else next(filter(None, (find(model) for find in LOCATORS)), None)
+
+
+def _in_classifier(model: nn.Module, num_columns: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
+    """The layer that a classifier names, as timm's do, or whose output it returns."""
+    if any(class_names(model, package) for package in NEVER_GUESSED) or not may_be_classifier(model):
+        return None
+    run = run or _random_run(model)
+    heads = last_layers(model, declared_by_timm(model))
+    if heads is not None:
+        layer = classifier_layer(model, heads)
+        if run is not None:
+            with as_it_was(model), OutputCheck(model, layer):
+                run()
+        return layer
+    if not candidates(model):
+        return None
+    if run is None:
+        raise InputError(
+            f"{type(model).__name__} takes none of the random images that were tried; pass a batch of your own, "
+            f"logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
+        )
+    return _by_output(model, num_columns, run)
+
+
+def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]) -> LogitLayer | None:
+    """The one layer whose logits a classifier returns."""
+    kind, layers = type(model).__name__, find_by_output(model, run)
+    if len(layers) > 1:  # several are returned: those of the wanted columns, and of at least two
+        widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
+        fitting = [path for path in layers if widths[path] >= 2 and num_columns in (None, widths[path])]
+        layers = {path: layers[path] for path in fitting}
+        if not layers:
+            return None
+    if len(layers) > 1:
+        listed = ", ".join(f"{path} ({widths[path]})" for path in layers)
+        raise InputError(
+            f"{kind} returns the logits of several layers, {listed}; name the one of the classes: "
+            f'layer=logn.LogitLayer("{next(iter(layers))}").'
+        )
+    for path, verdict in layers.items():
+        if verdict.rectified:
+            warn_of_rectifier(path)
+        layer = classifier_layer(model, (path,), verdict.activation)
+        return layer if num_columns in (None, count_columns(model, layer)) else None
+    raise InputError(
+        f"{kind} does not return the logits of one layer, plain or activated: it may return a sum of several, or the "
+        f"same for all images; {WAY_OUT}. Its layers: {listed_candidates(model, [num_columns or 0])}."
+    )
+
+
+def _random_run(model: nn.Module) -> Callable[[], Any] | None:
+    """Runs the model on the first random images that it takes; None where it takes none."""
+    import torch
+
+    def run_on(shape: tuple[int, ...]) -> Any:
+        images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        return model(images.to(next(model.parameters())))
+
+    for shape in _trial_shapes(model):
+        try:
+            with as_it_was(model):
+                run_on(shape)
+        except Exception:  # noqa: S112 - forward is anybody's code, and may refuse random images for any reason
+            continue
+        return functools.partial(run_on, shape)
+    return None
+
+
+def _trial_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Shapes of a few random inputs: images for the first convolution, rows for the first Linear, else images."""
+    modules: list[Any] = [module for module in model.modules() if is_torch_tensor(getattr(module, "weight", None))]
+    if any(module.weight.device.type == "meta" for module in modules):
+        return
+    convolutions = [module for module in modules if isinstance(getattr(module, "in_channels", None), int)]
+    for module in convolutions[:1]:
+        yield from ((4, module.in_channels, *[side] * (module.weight.dim() - 2)) for side in TRIAL_SIDES)
+    for module in [module for module in modules if isinstance(getattr(module, "in_features", None), int)][:1]:
+        yield 8, module.in_features
+    if not convolutions:
+        yield from ((4, 3, side, side) for side in TRIAL_SIDES)
+
+
+def _not_found(model: nn.Module, num_columns: int | None) -> str:
+    """The message for a model that is not known, with the candidates."""
+    wanted = "" if num_columns is None else f" with {num_columns} columns"
+    kind = type(model).__name__
+    if not candidates(model):
+        return f"No class logits{wanted} were found in {kind}: it has no Linear and no Conv."
+    return f"No class logits{wanted} were found in {kind}, which is not {KNOWN}; {_name_it(model, num_columns)}."
+
+
+def _name_it(model: nn.Module, num_columns: int | None) -> str:
+    widths = [] if num_columns is None else [num_columns]
+    line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None)'
+    return f"name the layer of the class logits, such as {line}; the layers are {listed_candidates(model, widths)}"

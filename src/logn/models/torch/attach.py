@@ -1,0 +1,274 @@
+"""attach: apply a map to a model's logits while it runs, and take it off again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from logn.errors import InputError, LogNWarning
+from logn.methods.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
+from logn.models.hooks import OwnSlot, give_own_slots, recompile
+from logn.models.layer import (
+    LogitLayer,
+    count_columns,
+    find_modules,
+    fingerprint,
+    only_looking,
+    output_width,
+    with_class_axis,
+)
+from logn.models.locate import layer_of
+
+ATTRIBUTE = "_logn_folded"
+# A cast to bfloat16 moves a number by 2**-9 of it.
+CAST_TOLERANCE = 2**-7
+
+
+def mark_module(module: nn.Module) -> None:
+    """Note on the module what its weights are after a fold.
+
+    Example:
+        >>> layer = nn.Linear(4, 3)
+        >>> mark_module(layer)
+        >>> is_folded(layer), is_folded(nn.Linear(4, 3))
+        (True, False)
+    """
+    setattr(module, ATTRIBUTE, _summary(module))
+
+
+def unmark_module(module: nn.Module) -> None:
+    """Take the note off, where the fold was undone."""
+    vars(module).pop(ATTRIBUTE, None)
+
+
+def is_folded(module: Any) -> bool:
+    """Whether the weights of `module` came out of a fold in this process, and are still these."""
+    noted = getattr(module, ATTRIBUTE, None)
+    if noted is None:
+        return False
+    current = _summary(module)
+    return current.shape == noted.shape and torch.allclose(current, noted, rtol=CAST_TOLERANCE)
+
+
+def refuse_folded(path: str, module: nn.Module) -> None:
+    """Refuse a module whose weights came out of a fold."""
+    if is_folded(module):
+        raise InputError(f"`{path}` has a map folded into it already; pass allow_refold=True to put another on top.")
+
+
+def _summary(module: nn.Module) -> Tensor:
+    """A number or two per class, which other weights do not share: the norms of its weights, and its bias."""
+    with torch.inference_mode(False), torch.no_grad():
+        tensors = [tensor.detach() for tensor in (*module.parameters(False), *module.buffers(False))]
+        # Clones, since those of inference mode cannot be computed with outside it.
+        rows = [tensor.clone().double().cpu().reshape(len(tensor), -1) for tensor in tensors if tensor.dim() > 0]
+        return torch.cat([row[:, 0] if row.shape[1] == 1 else row.norm(dim=1) for row in rows])
+
+
+class AttachedMap:
+    """The handle of an attached map: `remove()` takes the map off; as a context manager it does so at the end."""
+
+    def __init__(self, hooks: Sequence[Any], slots: Sequence[OwnSlot] = ()) -> None:
+        self._hooks = tuple(hooks)
+        self._slots = list(slots)
+
+    def remove(self) -> None:
+        """Take the map off; the model is then exactly as before. Removing twice does nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        recompile()
+        while self._slots:
+            self._slots.pop().restore()
+
+    def __enter__(self) -> AttachedMap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def attach(
+    model: nn.Module,
+    layer: LogitLayer | str,
+    affine: ClassAffine | Sequence[ClassAffine],
+    *,
+    allow_refold: bool = False,
+    allow_mismatch: bool = False,
+) -> AttachedMap:
+    """Correct the class logits of `model` from now on, without changing its weights.
+
+    The correction is a forward hook on the modules of `layer`. It is copied with the model, is differentiable, and
+    works with tracing, exports and `torch.compile`.
+
+    It is not part of the state dict, so no checkpoint holds it (nor `save_pretrained`, nor Lightning); `state_dict()`
+    warns about that. To save it with the weights, use `logn.fold`; or save it beside them (`affine.save`) and attach it
+    again. Only `torch.save(model)`, which pickles the whole model, includes it.
+
+    Args:
+        model: A torch module.
+        layer: Where the logits are (`logn.locate_logits`), or the path of their module.
+        affine: The map; for a layer with `stages=True` one per stage, or one for all.
+        allow_refold: Attach even to a layer that has a map folded into its weights.
+        allow_mismatch: Only warn where `affine` was made for another layer, other weights or another activation, for
+            example those of the model before it was retrained. To know, all weights are digested once, if `affine`
+            names a fingerprint.
+
+    Returns:
+        The handle, whose `remove()` undoes it.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+        >>> features = torch.rand(3, 4)
+        >>> plain = model(features)
+        >>> with attach(model, LogitLayer("0"), ClassAffine([2.0, 1.0], [0.0, 1.0])):
+        ...     mapped = model(features)
+        >>> torch.allclose(mapped, plain * torch.tensor([2.0, 1.0]) + torch.tensor([0.0, 1.0]))
+        True
+        >>> torch.equal(model(features), plain)
+        True
+    """
+    layer = with_class_axis(model, layer_of(model, layer))
+    maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
+    for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
+        refuse_attached(path, module)
+    slots = give_own_slots(model, layer)
+    hooks: dict[int, Any] = {}
+    for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
+        # A module that has two paths runs its hooks once per call, so it gets one.
+        if id(module) not in hooks:
+            hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
+    recompile()
+    return AttachedMap([*hooks.values(), warn_on_save(find_modules(model, layer)[0])], slots)
+
+
+def maps_of_modules(
+    model: nn.Module,
+    layer: LogitLayer,
+    affine: ClassAffine | Sequence[ClassAffine],
+    *,
+    allow_refold: bool = False,
+    allow_mismatch: bool = False,
+) -> tuple[ClassAffine, ...]:
+    """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
+    maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
+    if isinstance(affine, Sequence) and not layer.stages:
+        raise InputError(f"Expected `affine` to be one map, since `{layer.name}` has no stages, but got {len(maps)}.")
+    if len(maps) != layer.num_stages:
+        raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
+    columns = count_columns(model, layer)
+    if not allow_refold:  # before the weights are compared, since a fold has changed them
+        for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
+            refuse_folded(path, module)
+    digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
+    facts = LogitFacts(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
+    for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
+        if not isinstance(logit_map, ClassAffine):
+            raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
+        logit_map.check_fits(facts, allow_mismatch=allow_mismatch)
+        # One map for all stages may come from any of them.
+        names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
+        _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
+    return tuple(maps[stage] for stage in layer.stage_of)
+
+
+def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismatch: bool) -> None:
+    """Refuse a map that was recorded at another layer, or warn of it."""
+    source = logit_map.source
+    # The tensors of an ONNX file have names of their own.
+    if source is None or source.layer is None or fingerprint_kind(source.fingerprint or "") == "onnx":
+        return
+    recorded = {*source.layer.split(", ")}
+    if any(recorded == {*name.split(", ")} for name in names):
+        return
+    sentence = f"`affine` was recorded at `{source.layer}`, not at `{min(names, key=len)}`"
+    if not allow_mismatch:
+        raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this layer.")
+    warnings.warn(f"{sentence}.", LogNWarning, stacklevel=4)
+
+
+def refuse_attached(path: str, module: nn.Module) -> None:
+    """Refuse a module that has a map attached."""
+    if any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values()):
+        raise InputError(f"`{path}` has a map attached already; call .remove() on its handle first.")
+
+
+def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: ClassAffine) -> _MapHook:
+    # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
+    hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
+        # Made before the first call, so that a compiled or traced model finds constants.
+        hook.constants(weight.dtype, weight.device, weight.ndim)
+    return hook
+
+
+class _MapHook:
+    """A forward hook for an affine map; holds it as tensors of the precision and device of the output."""
+
+    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine, check_width: bool) -> None:
+        self._layer = layer
+        self._index = index
+        self._check_width = check_width
+        self._scale = layer.channels(affine.scale, index, elsewhere=1.0).tolist()
+        self._shift = layer.channels(affine.shift, index).tolist()
+        self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise InputError(f"`{self._layer.name}` gives {type(output).__name__}, not a tensor; name another module.")
+        if self._check_width:
+            self._layer.columns_in(output.shape[self._layer.axis_in(output)], self._index)
+        scale, shift = self.constants(output.dtype, output.device, output.dim())
+        # One pass over the logits. Half precision is mapped in float32 and rounded once.
+        return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)
+
+    def constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+        """Scale and shift, shaped to broadcast along the class axis."""
+        key = (dtype, device, dimensions)
+        if key not in self._cache:
+            shape = [1] * dimensions
+            shape[-1 if self._layer.class_axis is None else self._layer.class_axis] = len(self._scale)
+            working = torch.float32 if dtype.itemsize < 4 else dtype
+            # Made outside inference mode, which may be on now, since autograd may need them later.
+            with torch.inference_mode(False):
+                scale = torch.tensor(self._scale, dtype=working, device=device).reshape(shape)
+                shift = torch.tensor(self._shift, dtype=working, device=device).reshape(shape)
+            self._cache[key] = (scale, shift)
+        return self._cache[key]
+
+
+NOT_SAVED = (
+    "The attached map is not in the state dict: to keep it, fold it into the weights (`logn.fold`) before saving, or "
+    "save the map too (`affine.save`) and attach it again after loading."
+)
+
+
+def warn_on_save(module: nn.Module) -> Any:
+    """Let every `state_dict()` of `module`, or of what it is part of, warn; returns the handle that ends it.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> handle = warn_on_save(layer)
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     _ = nn.Sequential(layer).state_dict()
+        >>> print(str(caught[0].message)[:43], len(caught))
+        The attached map is not in the state dict:  1
+    """
+    # A hook for the end of the call, not for its start: MMEngine, which has a state dict of its own, runs no other.
+    # PyTorch 2.4 has it under a private name.
+    register = getattr(module, "register_state_dict_post_hook", module._register_state_dict_hook)
+    return register(_warn_not_saved)
+
+
+def _warn_not_saved(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
+    if not only_looking.get():
+        warnings.warn(NOT_SAVED, LogNWarning, stacklevel=3)

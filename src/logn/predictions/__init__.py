@@ -1,0 +1,1 @@
+"""Boxes and logits on disk, and how they become detections."""

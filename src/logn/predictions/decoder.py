@@ -1,0 +1,392 @@
+"""Decode: from stored proposals to detections, for any number of methods in one pass, on all processors.
+
+The steps are those of torchvision and MMDetection: map the logits, activate, drop the background, keep scores above a
+threshold, drop tiny boxes, suppress class by class, keep the best of the image.
+
+Large stores are decoded in processes, which share the memory-mapped store. Threads hardly help: many steps are short
+and wait for the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError, LogNWarning
+from logn.predictions.detections import DecodeSettings as DecodeSettings
+from logn.predictions.detections import Detections
+from logn.predictions.image_decoder import Decoded, ImageDecoder, ImageTask, Method
+from logn.predictions.scores import Float32
+from logn.predictions.store import PredictionStore
+
+# Called with the number of images that were decoded since the last call.
+Progress = Callable[[int], object]
+_Results = list[list[Decoded]]
+# Tasks that were taken, with their results to come; None for one that could not be given away.
+_Waiting = deque[tuple[ImageTask, Future[_Results] | None]]
+# Images that are decoded at a time, and of which memory is let go together.
+_IMAGES_AT_ONCE = 16
+# Logits to be mapped and activated, over all methods, from which starting processes pays: some seconds of work.
+_ENOUGH_LOGITS = 2_000_000_000
+# A buffer of the best of each class is trimmed when it has grown by this factor and this number.
+_GROWTH, _FEW = 1.5, 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Purpose:
+    """What detections are decoded for: the limits, and which of them are evaluated.
+
+    Args:
+        settings: Threshold, suppression and limits.
+        evaluated: `(I, F)` which classes are evaluated in each image; None for all. The detections of others use up
+            places of the limits; of them only class and score are kept.
+    """
+
+    settings: DecodeSettings
+    evaluated: npt.NDArray[np.bool_] | None = None
+
+
+def decode(
+    store: PredictionStore,
+    transform: Method = None,
+    settings: DecodeSettings | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Detections:
+    """Decode the proposals of a store under one method.
+
+    Args:
+        store: The proposals.
+        transform: A `ClassAffine`, any callable from float32 logits `(N, C)` to new logits, or None for no change.
+        settings: Threshold, suppression and limits; `DecodeSettings()` by default, the LVIS protocol.
+        threads: How many threads to use; by default one per processor, or a process for each where that is faster. The
+            result does not depend on it.
+        progress: Called with the number of images that were decoded since the last call.
+
+    Example:
+        >>> import tempfile
+        >>> from logn.predictions.store import StoreHeader
+        >>> from logn.predictions.store import PredictionWriter
+        >>> from logn.models.proposals import Proposals
+        >>> folder = tempfile.mkdtemp()
+        >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
+        ...     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]])
+        ...     writer.append(17, Proposals(boxes, np.array([[1.0, -1.0], [0.0, -20.0]]), height=10, width=20))
+        >>> detections = decode(PredictionStore(folder))
+        >>> detections.proposal.tolist(), detections.labels.tolist(), detections.scores.round(2).tolist()
+        ([0, 0], [0, 1], [0.7300000190734863, 0.27000001072883606])
+    """
+    return decode_many(store, [transform], settings, threads=threads, progress=progress)[0]
+
+
+def decode_many(
+    store: PredictionStore,
+    transforms: Sequence[Method],
+    settings: DecodeSettings | None = None,
+    *,
+    threads: int | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> list[Detections]:
+    """Decode under several methods in one pass; what does not depend on the scores is computed once.
+
+    The arguments are those of `decode`, and `processes`, how many of them decode; by default one per processor where
+    there is enough to do, and none besides this one where there is not. The result is the same as decoding under each
+    method alone.
+    """
+    purpose = Purpose(settings or DecodeSettings())
+    (decoded,) = decode_for(store, transforms, [purpose], threads=threads, processes=processes, progress=progress)
+    return [of_method.detections for of_method in decoded]
+
+
+def decode_for(
+    store: PredictionStore,
+    transforms: Sequence[Method],
+    purposes: Sequence[Purpose],
+    *,
+    threads: int | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> _Results:
+    """Decode under several methods for several purposes in one pass: for each purpose what each method found.
+
+    Purposes differ in threshold, limits and what is evaluated; the rest of their settings is the same. The other
+    arguments are those of `decode_many`.
+    """
+    settings = [purpose.settings for purpose in purposes]
+    decoder = ImageDecoder(store, transforms, settings)
+    buffers = [[_Buffer(decoder.num_classes, limits.max_per_class) for _ in transforms] for limits in settings]
+    tasks = _tasks(store, purposes, buffers)
+    with contextlib.closing(decode_tasks(decoder, tasks, threads=threads, processes=processes)) as chunks:
+        for task, chunk in chunks:
+            for of_purpose, decoded in zip(buffers, chunk, strict=True):
+                for buffer, part in zip(of_purpose, decoded, strict=True):
+                    buffer.add(part)
+            if progress:
+                progress(task.stop - task.start)
+    # One by one: what was buffered for a method is let go of before that of the next one is sorted out.
+    return [[of_purpose.pop(0).best() for _ in transforms] for of_purpose in buffers]
+
+
+def _tasks(
+    store: PredictionStore, purposes: Sequence[Purpose], buffers: Sequence[Sequence[_Buffer]]
+) -> Iterator[ImageTask]:
+    for start in range(0, len(store), _IMAGES_AT_ONCE):
+        stop = min(start + _IMAGES_AT_ONCE, len(store))
+        masks = (purpose.evaluated for purpose in purposes)
+        evaluated = tuple(None if mask is None else mask[start:stop] for mask in masks)
+        # The floors are those of the moment in which the task is given away.
+        floors = tuple([buffer.floor for buffer in of_purpose] for of_purpose in buffers)
+        yield ImageTask(start, stop, evaluated, floors)
+
+
+class _Buffer:
+    """Detections of images that follow each other; with a limit, only the best of each class.
+
+    AP-Fixed takes the 10,000 best of each class, and on federated labels nearly all of these lie in images where nobody
+    looked for the class. When the buffer has grown by half, what cannot be among the best any more is let go, and the
+    score of the last of the best becomes the floor of its class, below which nothing need be decoded.
+    """
+
+    def __init__(self, num_classes: int, limit: int | None) -> None:
+        self._limit, self._num_classes = limit, num_classes
+        self._parts: list[Decoded] = []
+        self._size, self._trim_at = 0, _FEW
+        self.floor: Float32 | None = None
+
+    def add(self, part: Decoded) -> None:
+        """Take in what was found in the images after those of before."""
+        self._parts.append(part)
+        self._size += len(part)
+        if self._limit is not None and self._size > self._trim_at:
+            self._trim(self._limit)
+
+    def _columns(self) -> tuple[npt.NDArray[np.int64], Float32, npt.NDArray[np.int32]]:
+        """Class, score and image of everything: of what is evaluated, then of what is skipped."""
+        sides = [part.detections for part in self._parts], [part.skipped for part in self._parts]
+        columns = [
+            np.concatenate([getattr(part, name) for side in sides for part in side] or [np.empty(0, np.int32)])
+            for name in ("labels", "scores", "image_index")
+        ]
+        return columns[0].astype(np.int64), columns[1].astype(np.float32), columns[2]
+
+    def _trim(self, limit: int) -> None:
+        labels, scores, _ = self._columns()
+        # NumPy sorts 16 bits by counting.
+        order = np.argsort(labels.astype(np.uint16) if self._num_classes <= 2**16 else labels, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=self._num_classes))])
+        floor = np.zeros(self._num_classes, np.float32)
+        for label in np.flatnonzero(np.diff(starts) >= limit).tolist():
+            of_class = scores[order[starts[label] : starts[label + 1]]]
+            floor[label] = np.partition(of_class, -limit)[-limit]
+        self.floor = floor
+        self._parts = [
+            Decoded(
+                detections.take(detections.scores >= floor[detections.labels]),
+                skipped.take(skipped.scores >= floor[skipped.labels]),
+            )
+            for detections, skipped in ((part.detections, part.skipped) for part in self._parts)
+        ]
+        self._size = sum(map(len, self._parts))
+        self._trim_at = int(_GROWTH * self._size) + _FEW
+
+    def best(self) -> Decoded:
+        """What is kept, sorted by image, then by descending score."""
+        if self._limit is not None:
+            self._trim(self._limit)
+        whole = Decoded.concatenate(self._parts)
+        if self._limit is None or self.floor is None:
+            return whole
+        self._parts = [whole]
+        labels, scores, images = self._columns()
+        # Only ties with the last of the best are too many: of these the earlier images stay.
+        excess = np.maximum(np.bincount(labels, minlength=self._num_classes) - self._limit, 0)
+        tied = np.flatnonzero((scores == self.floor[labels]) & (excess[labels] > 0))
+        tied = tied[np.lexsort((images[tied], labels[tied]))]
+        behind = np.searchsorted(labels[tied], labels[tied], side="right") - np.arange(len(tied))
+        kept = np.ones(len(labels), bool)
+        kept[tied[behind <= excess[labels[tied]]]] = False
+        number = len(whole.detections)
+        return Decoded(whole.detections.take(kept[:number]), whole.skipped.take(kept[number:]))
+
+
+def available_processors() -> int:
+    """How many processors this process may use.
+
+    Example:
+        >>> available_processors() >= 1
+        True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def decode_tasks(
+    decoder: ImageDecoder, tasks: Iterator[ImageTask], *, threads: int | None, processes: int | None
+) -> Generator[tuple[ImageTask, _Results]]:
+    """Decode tasks on several processors, and give what was found in their order.
+
+    Args:
+        decoder: What decodes them.
+        tasks: Taken a few ahead of those that are done.
+        threads: How many threads of this process decode; None to use processes where that is faster.
+        processes: How many processes decode; None for as many as there are processors, where there is enough to do.
+    """
+    if threads is not None and processes is not None:
+        raise InputError("Pass `threads` or `processes`, not both.")
+    for name, number in (("threads", threads), ("processes", processes)):
+        if number is not None and number < 1:
+            raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
+    number = processes if processes is not None else 1 if threads is not None else _worthwhile_processes(decoder)
+    with contextlib.ExitStack() as stack:
+        if number > 1 and (pool := _process_pool(stack, decoder, number)) is not None:
+            yield from _in_processes(pool, decoder, tasks, number)
+        else:
+            number = threads or (1 if processes else available_processors())
+            pool = stack.enter_context(ThreadPoolExecutor(number))
+            yield from _in_order(pool, decoder.decode, tasks, deque(), number)
+
+
+def _in_order(
+    pool: Executor, work: Callable[[ImageTask], _Results], tasks: Iterator[ImageTask], waiting: _Waiting, number: int
+) -> Iterator[tuple[ImageTask, _Results]]:
+    """Have tasks worked on and give the results in order; `waiting` are always those that are not given yet."""
+    while True:
+        # Not all at once: results that have not been consumed yet would fill the memory.
+        while len(waiting) < 2 * number and (task := next(tasks, None)) is not None:
+            waiting.append((task, None))
+            waiting[-1] = (task, pool.submit(work, task))
+        if not waiting:
+            return
+        task, future = waiting[0]
+        result = future.result() if future is not None else work(task)
+        waiting.popleft()
+        yield task, result
+
+
+def _in_processes(
+    pool: Executor, decoder: ImageDecoder, tasks: Iterator[ImageTask], number: int
+) -> Iterator[tuple[ImageTask, _Results]]:
+    waiting: _Waiting = deque()
+    try:
+        yield from _in_order(pool, _decode_here, tasks, waiting, number)
+    except BrokenProcessPool:
+        warnings.warn(
+            f"One of the {number} decoding processes was killed, probably because memory ran out. The other images are "
+            "decoded in this process: slower, with the same result.",
+            LogNWarning,
+            stacklevel=2,
+        )
+        for task in chain((task for task, _ in waiting), tasks):
+            yield task, decoder.decode(task)
+
+
+def _worthwhile_processes(decoder: ImageDecoder) -> int:
+    """As many processes as there are processors, or one where starting them would take longer than it spares."""
+    store = decoder.store
+    logits = store.num_proposals * store.num_columns * len(decoder.transforms)
+    return available_processors() if logits >= _ENOUGH_LOGITS else 1
+
+
+def _process_pool(stack: contextlib.ExitStack, decoder: ImageDecoder, number: int) -> Executor | None:
+    """Processes that decode; None where there can be none: the caller's own maps stay in this process."""
+    own = all(transform is None or type(transform).__module__.startswith("logn.") for transform in decoder.transforms)
+    if not own:
+        return None
+    return started_processes(stack, number, partial(_prepare, decoder.store, decoder.transforms, decoder.purposes))
+
+
+def started_processes(stack: contextlib.ExitStack, number: int, prepare: Callable[[], object]) -> Executor | None:
+    """Processes that end with the stack and call `prepare` first; None where there can be none."""
+    if multiprocessing.current_process().daemon:
+        return None
+    try:
+        pool = stack.enter_context(FreshPool(number, prepare))
+        pool.submit(os.getpid).result()
+    except (BrokenProcessPool, OSError, ImportError, NotImplementedError):
+        return None  # a system that cannot start them: one process does the same
+    return pool
+
+
+# The decoder of this process, where it is one that only decodes.
+_own_decoder: ImageDecoder | None = None
+
+
+def _prepare(store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]) -> None:
+    global _own_decoder
+    _own_decoder = ImageDecoder(store, transforms, purposes)
+
+
+def _decode_here(task: ImageTask) -> _Results:
+    if _own_decoder is None:
+        raise RuntimeError("This process was not prepared for decoding.")
+    return _own_decoder.decode(task)
+
+
+class FreshPool(ProcessPoolExecutor):
+    """A pool of processes that start afresh: a fork of a process with threads (torch, a progress bar) may hang.
+
+    The processes do not run the main script a second time, so a user's script needs no `if __name__ == "__main__":`.
+    What they work on must lie in modules.
+
+    Args:
+        number: How many processes.
+        prepare: What each of them calls first.
+    """
+
+    def __init__(self, number: int, prepare: Callable[[], object]) -> None:
+        super().__init__(
+            number, mp_context=multiprocessing.get_context("spawn"), initializer=_first_steps, initargs=(prepare,)
+        )
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """Have `work` done, which may start a process."""
+        with _without_main():
+            return super().submit(work, *arguments, **options)
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for the work that has begun; after an error the rest is not done."""
+        self.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _first_steps(prepare: Callable[[], object]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears the keyboard, and ends the others
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    prepare()
+
+
+def _end_with_the_first() -> None:
+    """End when the process that started this one has ended: nothing would give it work any more."""
+    first = multiprocessing.parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)

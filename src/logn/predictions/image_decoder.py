@@ -1,0 +1,322 @@
+"""From the proposals of an image to its detections, under several methods and for several purposes at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.arrays import foreground_columns
+from logn.methods.affine import ClassAffine
+from logn.models.proposals import Postprocessing, Proposals
+from logn.predictions.detections import DecodeSettings, Detections, Skipped
+from logn.predictions.nms import Boxes, Suppression
+from logn.predictions.scores import (
+    BestClassScores,
+    ChosenClassScores,
+    Float32,
+    ImageLogits,
+    LateFactorScores,
+    Level,
+    PowerScores,
+    ScoreFunction,
+    Scores,
+    Scratch,
+    Transform,
+)
+from logn.predictions.store import PredictionStore, StoreHeader
+
+Method = ClassAffine | Transform | None
+Mask = npt.NDArray[np.bool_]
+# Of each method: per class, the score below which detections are of no use; None where there is none.
+Floors = Sequence[Float32 | None]
+
+_LOWER_HALF = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+# A guess that is too high is lowered by these factors before the threshold itself is the level.
+_LOWERED = (1.0, 0.25, 0.0625)
+# Of more candidates than so many times the wanted ones the best are tried first: sorting all takes longer.
+_ENOUGH_TIMES = 8
+
+
+@dataclass(frozen=True)
+class SortedCandidates:
+    """Pairs of proposal and class by descending score; ties: by proposal, then class."""
+
+    proposals: npt.NDArray[np.intp]
+    labels: npt.NDArray[np.intp]
+    scores: Float32
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def take(self, positions: npt.NDArray[Any]) -> SortedCandidates:
+        """Keep the candidates that positions or a mask name."""
+        return SortedCandidates(self.proposals[positions], self.labels[positions], self.scores[positions])
+
+
+_NOTHING = SortedCandidates(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
+
+
+def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:
+    """Sort candidates `proposal * num_classes + class` by their scores, which are not negative.
+
+    Example:
+        >>> candidates = sort_candidates(np.array([1, 2, 5]), np.array([0.5, 0.9, 0.5], np.float32), num_classes=3)
+        >>> candidates.proposals.tolist(), candidates.labels.tolist()
+        ([0, 0, 1], [2, 1, 2])
+    """
+    # Such floats sort like their bits, and the place in the lower half keeps equal scores in order: one sort of
+    # integers is several times as fast as a stable sort of floats by index.
+    keys = (~scores.view(np.uint32)).astype(np.uint64) << _HALF
+    keys |= flat.astype(np.uint64)
+    keys.sort()
+    flat = (keys & _LOWER_HALF).astype(np.intp)
+    proposals = flat // num_classes
+    ranked: Float32 = (~(keys >> _HALF).astype(np.uint32)).view(np.float32)
+    return SortedCandidates(proposals, flat - proposals * num_classes, ranked)
+
+
+class Candidates:
+    """The candidates of one image under one method, those with tiny boxes left out.
+
+    Args:
+        scores: The scores of the method.
+        boxes: Boxes of the proposals.
+        suppression: What drops candidates that overlap better ones.
+        num_classes: Foreground classes.
+        min_box_size: Shortest side of a box that is kept.
+        threshold: What scores must exceed.
+    """
+
+    def __init__(
+        self,
+        scores: Scores,
+        boxes: Boxes,
+        suppression: Suppression,
+        num_classes: int,
+        min_box_size: float,
+        threshold: float,
+    ) -> None:
+        self._scores, self._boxes, self._suppression, self._num_classes = scores, boxes, suppression, num_classes
+        self._min_box_size, self._threshold = np.float32(min_box_size), threshold
+
+    def all(
+        self, floor: Float32 | None, evaluated: Mask | None, *, floor_first: bool
+    ) -> tuple[SortedCandidates, SortedCandidates]:
+        """Every candidate that suppression leaves and that is not below the floor of its class.
+
+        Those of the classes that are evaluated, then the others, of which there are many, in any order. Where classes
+        suppress each other, what is too low for its own class may still suppress another: then the floor comes last.
+        """
+        level: Level = self._threshold
+        if floor is not None and floor_first and floor.any():
+            level = np.maximum(np.nextafter(floor, np.float32(-np.inf)), np.float32(self._threshold))
+        flat, scores = self._above(level)
+        kept = self._suppression.all(flat, scores, self._num_classes)
+        flat, scores = flat.take(kept), scores.take(kept)
+        if floor is not None and not floor_first:
+            useful = scores >= floor.take(flat % self._num_classes)
+            flat, scores = flat[useful], scores[useful]
+        if evaluated is None:
+            return sort_candidates(flat, scores, self._num_classes), _NOTHING
+        labels = flat % self._num_classes
+        chosen, others = evaluated.take(labels), ~evaluated.take(labels)
+        skipped = SortedCandidates(flat[others] // self._num_classes, labels[others], scores[others])
+        return sort_candidates(flat[chosen], scores[chosen], self._num_classes), skipped
+
+    def best(self, limit: int, guess: float) -> SortedCandidates:
+        """The best candidates after suppression, at most `limit`.
+
+        Of the candidates above any level, those that suppression keeps are the leading part of all that it keeps. So
+        any level will do that leaves enough: the work is that of some hundred candidates instead of ten thousand. The
+        guess, half of the last score of the image before, usually is such a level; the result does not depend on it.
+        """
+        kept = _NOTHING
+        levels = (guess * factor for factor in _LOWERED if guess * factor > self._threshold)
+        for level in (*levels, self._threshold):
+            flat, scores = self._above(level)
+            if level > self._threshold and len(flat) < limit:
+                continue
+            number = _ENOUGH_TIMES * limit
+            if number < len(flat):
+                rows = np.flatnonzero(scores >= np.partition(scores, -number)[-number])
+                kept = self._kept(flat.take(rows), scores.take(rows), limit)
+                if len(kept) >= limit:
+                    return kept
+            kept = self._kept(flat, scores, limit)
+            if len(kept) >= limit:
+                return kept
+        return kept
+
+    def _above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
+        flat, scores = self._scores.above(level)
+        if self._min_box_size > 0:
+            proposals = flat // self._num_classes
+            boxes = self._boxes.at(proposals, flat - proposals * self._num_classes)
+            large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
+            flat, scores = flat[large], scores[large]
+        return flat, scores
+
+    def _kept(self, flat: npt.NDArray[np.intp], scores: Float32, limit: int) -> SortedCandidates:
+        candidates = sort_candidates(flat, scores, self._num_classes)
+        return candidates.take(self._suppression.best(candidates.proposals, candidates.labels, limit))
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTask:
+    """Some images to decode, with what is known of them beforehand.
+
+    Args:
+        start: Position of the first image in the store.
+        stop: Position behind the last one.
+        evaluated: For each purpose which classes are evaluated in each image, `(stop - start, F)`; None for all.
+        floors: For each purpose and method, per class, the score below which detections are of no use; None
+            where there is none.
+    """
+
+    start: int
+    stop: int
+    evaluated: tuple[Mask | None, ...]
+    floors: tuple[Floors, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """What one method found in some images for one purpose.
+
+    Args:
+        detections: Those that are evaluated.
+        skipped: Those that only use up places, of their image or their class.
+    """
+
+    detections: Detections
+    skipped: Skipped
+
+    def __len__(self) -> int:
+        return len(self.detections) + len(self.skipped.scores)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Decoded]) -> Decoded:
+        """Join parts whose images follow each other."""
+        return Decoded(
+            Detections.concatenate([part.detections for part in parts]),
+            Skipped.concatenate([part.skipped for part in parts]),
+        )
+
+
+class ImageDecoder:
+    """Decodes images of a store under all methods; threads share it, each with arrays and guesses of its own.
+
+    Args:
+        store: The proposals.
+        transforms: The methods.
+        purposes: Limits and thresholds; everything else is that of the first.
+    """
+
+    def __init__(
+        self, store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]
+    ) -> None:
+        header = store.header
+        self.store, self.transforms, self.purposes = store, tuple(transforms), tuple(purposes)
+        self._settings = purposes[0].resolved(header)
+        foreground = foreground_columns(header.num_columns, header.background)
+        columns = range(*foreground.indices(header.num_columns))
+        self._class_of = _class_of_columns(header, columns)
+        self._num_columns = len(columns)
+        #: How many classes detections may have.
+        self.num_classes = header.num_classes
+        self._said = header.postprocessing or Postprocessing()
+        self._functions = [
+            ScoreFunction(transform, header.num_columns, header.activation, foreground) for transform in transforms
+        ]
+        self._local = threading.local()
+
+    def decode(self, task: ImageTask) -> list[list[Decoded]]:
+        """Decode some images: for each purpose what each method found."""
+        parts: list[list[list[Decoded]]] = [[[] for _ in self._functions] for _ in self.purposes]
+        for index in range(task.start, task.stop):
+            for purpose, method, kept in self._decode_image(task, index, self.store[index]):
+                parts[purpose][method].append(kept)
+        self.store.release(task.start, task.stop)
+        return [[Decoded.concatenate(of_method) for of_method in of_purpose] for of_purpose in parts]
+
+    def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[tuple[int, int, Decoded]]:
+        scratch = self._local.__dict__.setdefault("scratch", Scratch())
+        guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
+        boxes, nms, overlap = (
+            Boxes(proposals, self.num_classes),
+            self._settings.nms or "",
+            self._settings.nms_iou or 0.0,
+        )
+        suppression = Suppression(nms, boxes, overlap)
+        image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
+        # Looked at once instead of for each candidate of each method.
+        smallest = self._settings.min_box_size or 0.0
+        smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
+        # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
+        one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
+        for method, function in enumerate(self._functions):
+            scores = function(image)
+            for purpose, limits in enumerate(self.purposes):
+                filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
+                if one_class_each:
+                    filtered = BestClassScores(filtered, self.num_classes)
+                candidates = Candidates(filtered, boxes, suppression, self.num_classes, smallest, threshold)
+                mask = task.evaluated[purpose]
+                evaluated = None if mask is None else mask[index - task.start]
+                if limits.max_detections is None:
+                    floor = task.floors[purpose][method]
+                    kept, skipped = candidates.all(floor, evaluated, floor_first=nms != "class-agnostic")
+                else:
+                    kept = candidates.best(limits.max_detections, guesses.get((purpose, method), 0.0))
+                    full = len(kept) >= limits.max_detections
+                    guesses[purpose, method] = 0.5 * float(kept.scores[-1]) if full else 0.0
+                    skipped = _NOTHING
+                    if evaluated is not None:
+                        chosen = evaluated.take(kept.labels)
+                        kept, skipped = kept.take(chosen), kept.take(~chosen)
+                decoded = self._decoded(index, kept, skipped, boxes)
+                if self._said.clip_boxes:
+                    corners = decoded.detections.boxes
+                    np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
+                yield purpose, method, decoded
+
+    def _decoded(self, index: int, kept: SortedCandidates, skipped: SortedCandidates, boxes: Boxes) -> Decoded:
+        detections = Detections(
+            image_index=np.full(len(kept), index, np.int32),
+            labels=kept.labels.astype(np.int32),
+            scores=kept.scores,
+            boxes=boxes.at(kept.proposals, kept.labels),
+            proposal=kept.proposals.astype(np.int32),
+        )
+        # There are millions of labels: they take as little memory as they need.
+        small: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
+        labels = skipped.labels.astype(small)
+        return Decoded(detections, Skipped(np.full(len(labels), index, np.int32), labels, skipped.scores))
+
+    def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
+        """The scores as the framework makes them, and what they must exceed."""
+        if factors is not None and self._said.objectness == "late factor":
+            scores, threshold = LateFactorScores(scores, factors, self._num_columns, threshold), min(threshold, 0.0)
+        if self._said.score_power != 1:
+            scores = PowerScores(scores, self._said.score_power)
+        # Classes without labels compete for a proposal, too, where it can be of one class only.
+        if not self._settings.multi_label:
+            scores = BestClassScores(scores, self._num_columns)
+        if self._class_of is not None:
+            scores = ChosenClassScores(scores, self._class_of, self.num_classes)
+        return scores, threshold
+
+
+def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:
+    """Per foreground column the class that it stands for, -1 for none; None where it is simply its place."""
+    if header.class_columns is None:
+        return None
+    class_of = np.full(header.num_columns, -1, np.intp)
+    class_of[list(header.class_columns)] = np.arange(header.num_classes)
+    return class_of[columns.start : columns.stop]

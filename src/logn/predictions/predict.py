@@ -1,0 +1,276 @@
+"""predict: run a detector once over a data set and keep its proposals with all logits; a stopped run resumes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.data.class_names import ClassMatch, match_classes, warn_of_position
+from logn.data.dataset import DetectionDataset
+from logn.errors import InputError, LogNWarning
+from logn.models.open import detector
+from logn.models.opened import as_tensor, fingerprint_of
+from logn.models.proposals import Proposals, ProposingDetector
+from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+
+# Bytes at the end of an image file that, with its size, tell it from another.
+_PICTURE_END = 4096
+
+
+class ImageSource(Protocol):
+    """What `predict` needs of a data set; `logn.data.dataset.DetectionDataset` has it all.
+
+    With `image_path(index)` too, a resumed run notices image files that were replaced under their names.
+    """
+
+    @property
+    def image_ids(self) -> npt.NDArray[np.int64]:
+        """The id of each image."""
+        ...
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The name of each foreground class."""
+        ...
+
+    @property
+    def category_ids(self) -> npt.NDArray[np.int64]:
+        """The id of each foreground class."""
+        ...
+
+    def read_image(self, index: int) -> npt.NDArray[np.uint8]:
+        """Image `index` as RGB of shape `(height, width, 3)`."""
+        ...
+
+
+def predict(
+    model: Any,
+    data: str | os.PathLike[str] | ImageSource,
+    path: str | os.PathLike[str],
+    *,
+    images: str | os.PathLike[str] | None = None,
+    batch: int = 8,
+    dtype: str = "float16",
+    boxes_per_proposal: int | None = 100,
+    trust: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> int:
+    """Write the proposals of all images to a store; images that it holds already are not run again.
+
+    Under torchrun each process writes its own part: process `r` of `w` takes every `w`-th image from `r`, so no image
+    is run twice, and a later run may have another number of processes.
+
+    Args:
+        model: Anything that `logn.detector` takes.
+        data: Annotations in any form, or a data set. They name images and classes; the boxes are not used.
+        path: Folder of the store.
+        images: Folder that the image paths in `data` start from; by default that of the annotations.
+        batch: Images per forward pass.
+        dtype: Of the logits: "float16", or "float32" for twice the size.
+        boxes_per_proposal: For models with a box per class: keep the boxes of this many top-scoring classes of each
+            proposal. Other classes use the box of the top class. None keeps all: 21 MB per image for LVIS.
+        trust: Open a `.pt` file, which is a pickle and runs its author's code.
+        metadata: Kept in the header. Its `fingerprint` (of the weights) and `images` (of the data set) must be the
+            same when a store is continued; both are filled in if missing.
+        progress: Called with the number of images whenever some are done, including those of an earlier run.
+
+    Returns:
+        Number of images that this call has run.
+
+    Example:
+        >>> import logn
+        >>> logn.predict("yolox_nano.onnx", "val.json", "predictions", images="val2017")  # doctest: +SKIP
+        5000
+    """
+    if batch < 1:
+        raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
+    report = progress or (lambda count: None)
+    source: Any = detector(model, trust=trust) if isinstance(model, str | os.PathLike) else model
+    dataset: ImageSource = DetectionDataset(data, images) if isinstance(data, str | os.PathLike) else data
+    match = match_detector(source, dataset.class_names)
+    known = {"fingerprint": fingerprint_of(source), "images": getattr(dataset, "images_fingerprint", None)}
+    about = {**known, **(metadata or {})}
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    mine = range(rank, len(dataset.image_ids), world_size)
+    done = _images_done(path, dataset, mine, about, dtype, boxes_per_proposal)
+    todo = [place for place in mine if int(dataset.image_ids[place]) not in done]
+    report(len(mine) - len(todo))
+
+    def header(example: Proposals) -> StoreHeader:
+        made = _header_of(source, dataset, match, example, dtype, boxes_per_proposal, about)
+        if made.boxes_per_proposal is not None and rank == 0 and not done:
+            warnings.warn(
+                f"Each proposal keeps the boxes of its {made.boxes_per_proposal} top-scoring classes of "
+                f"{made.num_classes:,}; in Python boxes_per_proposal=None keeps all.",
+                LogNWarning,
+                stacklevel=4,
+            )
+        return made
+
+    _write(source, dataset, todo, path, header, part=rank, batch=batch, report=report)
+    return len(todo)
+
+
+def _write(
+    source: ProposingDetector,
+    dataset: ImageSource,
+    todo: Sequence[int],
+    path: str | os.PathLike[str],
+    header: Callable[[Proposals], StoreHeader],
+    *,
+    part: int,
+    batch: int,
+    report: Callable[[int], object],
+) -> None:
+    """Run some images and write them to one part of a store, while the model works on the next."""
+    writer: PredictionWriter | None = None
+
+    def write(indices: Sequence[int], found: Sequence[Proposals]) -> int:
+        for place, proposals in zip(indices, found, strict=True):
+            assert writer is not None  # noqa: S101 - it is made before the first call
+            writer.append(int(dataset.image_ids[place]), proposals, _picture_digest(dataset, place))
+        return len(indices)
+
+    pen = ThreadPoolExecutor(1)
+    waiting: Future[int] | None = None
+    try:
+        for indices, found in _proposals(source, dataset, todo, batch):
+            writer = writer or PredictionWriter(path, header(found[0]), part=part)
+            report(waiting.result() if waiting else 0)
+            waiting = pen.submit(write, indices, found)
+        report(waiting.result() if waiting else 0)
+    finally:
+        pen.shutdown()
+        if writer:
+            writer.close()
+
+
+def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> ClassMatch:
+    """Match the classes of a data set with those of a detector: by name, or by position if the detector has no names.
+
+    The data set may have other classes too. One without any class of the detector is refused, and so is one with
+    another number of classes than a detector without names.
+    """
+    lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(source, name)]
+    if lacking:
+        raise InputError(
+            f"{type(source).__name__} has no `{lacking[0]}`. `logn.detector(model)` wraps models of known frameworks; "
+            "docs/how-to/measure.md shows how to wrap any other."
+        )
+    names = getattr(source, "class_names", None)
+    if names is not None:
+        return match_classes(names, label_names)
+    if source.num_classes != len(label_names):
+        raise InputError(
+            f"The detector has {source.num_classes} classes without names, but the data set has {len(label_names)}. "
+            "Give the detector `class_names` to match classes by name."
+        )
+    warn_of_position("labels", label_names)
+    return match_classes(label_names, label_names)
+
+
+def _images_done(
+    path: str | os.PathLike[str],
+    dataset: ImageSource,
+    mine: range,
+    metadata: Mapping[str, Any],
+    dtype: str,
+    boxes_per_proposal: int | None,
+) -> frozenset[int]:
+    """The images that the store holds; a store of another model, other images or other settings is refused."""
+    if not any(Path(path).glob("part-*/header.json")):
+        return frozenset()
+    store = PredictionStore(path)
+    done = frozenset(store.image_ids.tolist())
+    header = store.header
+    # Checked here, since a complete store gets no writer that would notice.
+    if header.dtype != dtype:
+        raise InputError(
+            f"`{path}` holds logits of dtype {header.dtype!r}, but `dtype` is {dtype!r}; use a new folder."
+        )
+    wanted = None if (boxes_per_proposal or store.num_classes) >= store.num_classes else boxes_per_proposal
+    if header.class_boxes and header.boxes_per_proposal != wanted:
+        raise InputError(
+            f"`{path}` has {header.boxes_per_proposal} as `boxes_per_proposal`, but got {wanted}; use a new folder."
+        )
+    for entry, what in (("fingerprint", "weights"), ("images", "images")):
+        ours, theirs = metadata.get(entry), header.metadata.get(entry)
+        if ours and theirs and ours != theirs:
+            raise InputError(f"`{path}` was predicted with other {what}; use a new folder.")
+    strays = done - set(dataset.image_ids.tolist())
+    if strays:
+        raise InputError(f"`{path}` holds image {min(strays)}, which the data set does not have; use a new folder.")
+    pictures = store.pictures
+    for place in mine:
+        image_id = int(dataset.image_ids[place])
+        if image_id in pictures and _picture_digest(dataset, place) not in (0, pictures[image_id]):
+            raise InputError(
+                f"The file of image {image_id} has changed since `{path}` was predicted; use a new folder."
+            )
+    return done
+
+
+def _picture_digest(dataset: ImageSource, place: int) -> int:
+    """A digest of the size and the end of an image file; 0 if the data set does not say where it is."""
+    image_path = getattr(dataset, "image_path", None)
+    if image_path is None:
+        return 0
+    with open(image_path(place), "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _PICTURE_END))
+        return zlib.crc32(file.read(), size & 0xFFFFFFFF) or 1
+
+
+def _proposals(
+    source: ProposingDetector, dataset: ImageSource, todo: Sequence[int], batch: int
+) -> Iterator[tuple[Sequence[int], list[Proposals]]]:
+    """Proposals batch by batch; the next images are read and prepared while the detector works."""
+    prepare: Callable[[npt.NDArray[np.uint8]], Any] = getattr(source, "prepare", as_tensor)
+
+    def read(indices: Sequence[int]) -> list[Any]:
+        return [prepare(dataset.read_image(place)) for place in indices]
+
+    batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(read, batches[0]) if batches else None
+        for number, indices in enumerate(batches):
+            ready = following.result() if following else []
+            following = reader.submit(read, batches[number + 1]) if number + 1 < len(batches) else None
+            yield indices, source.propose(ready)
+
+
+def _header_of(
+    source: ProposingDetector,
+    dataset: ImageSource,
+    match: ClassMatch,
+    example: Proposals,
+    dtype: str,
+    boxes_per_proposal: int | None,
+    metadata: Mapping[str, Any],
+) -> StoreHeader:
+    """The header of a store of this detector's proposals, from those of one image."""
+    has_class_boxes = example.boxes.ndim == 3
+    return StoreHeader(
+        num_columns=example.num_columns,
+        background=source.background,
+        activation=source.activation,
+        class_boxes=has_class_boxes,
+        dtype=dtype,
+        class_names=match.model_names,
+        category_ids=tuple(int(number) for number in dataset.category_ids) or None if match.identical else None,
+        num_images=len(dataset.image_ids),
+        metadata=dict(metadata),
+        objectness=example.objectness is not None,
+        class_columns=getattr(source, "class_columns", None),
+        postprocessing=getattr(source, "postprocessing", None),
+        boxes_per_proposal=boxes_per_proposal if has_class_boxes else None,
+    )

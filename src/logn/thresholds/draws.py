@@ -1,0 +1,242 @@
+"""Scored detections with what is right: what thresholds keep of them, over many draws of images at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.arrays import FloatArray, sigmoid
+from logn.matching.matching import MatchedDetections
+from logn.matching.truth import GroundTruth
+from logn.thresholds.solve import log_odds
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+# No threshold is placed between scores whose logits are closer: a folded model rounds differently in float32.
+LEAST_GAP = 1e-4
+# Beyond this a sigmoid in float32 is 1.
+LARGEST_LOGIT = 16.0
+# Numbers in the running sums of one chunk of draws.
+NUMBERS_AT_ONCE = 20_000_000
+
+
+def logit(probability: npt.ArrayLike) -> FloatArray:
+    """The logarithm of the odds, clipped to 16 either way.
+
+    Example:
+        >>> logit([0.5, 0.0, 1.0]).tolist()
+        [0.0, -16.0, 16.0]
+    """
+    return log_odds(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredDetections:
+    """Detections of all images with what is right, and the objects to find.
+
+    Args:
+        labels: `(D,)` class of each detection.
+        images: `(D,)` its image.
+        scores: `(D,)` from 0 to 1.
+        right: `(D,)` whether it found an object.
+        wrong: `(D,)` whether it is a false alarm; one that is neither does not count.
+        object_labels: `(G,)` class of each object.
+        object_images: `(G,)` its image.
+        num_images: How many images there are.
+        class_names: `(F,)` names.
+        floor: Lower scores were not looked at.
+    """
+
+    labels: Ints
+    images: Ints
+    scores: FloatArray
+    right: Bools
+    wrong: Bools
+    object_labels: Ints
+    object_images: Ints
+    num_images: int
+    class_names: tuple[str, ...]
+    floor: float = 0.0
+
+    @classmethod
+    def of(cls, matched: MatchedDetections, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
+        """Detections that were matched at one overlap, or at several of which the first counts."""
+        right, wanted = matched.correct[0] & matched.counted[0], ~truth.crowd
+        found = matched.labels, matched.image_index, matched.scores, right, matched.counted[0] & ~right
+        objects = truth.labels[wanted], truth.image_index[wanted]
+        return cls(*found, *objects, truth.num_images, truth.class_names, max(floor, 0.0))
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    def part(self, images: Bools) -> ScoredDetections:
+        """The detections and objects of the images in the mask, renumbered."""
+        position = np.cumsum(images) - 1
+        kept, objects = images[self.images], images[self.object_images]
+        return replace(
+            self,
+            **{name: getattr(self, name)[kept] for name in ("labels", "scores", "right", "wrong")},
+            images=position[self.images[kept]],
+            object_labels=self.object_labels[objects],
+            object_images=position[self.object_images[objects]],
+            num_images=int(images.sum()),
+        )
+
+    @cached_property
+    def by_class(self) -> list[tuple[Array, Array]]:
+        """Of each class the positions of its detections, highest score first, and of its objects."""
+        orders = np.lexsort((-self.scores, self.labels)), np.argsort(self.object_labels, kind="stable")
+        counts = (np.bincount(labels, minlength=self.num_classes) for labels in (self.labels, self.object_labels))
+        groups = (np.split(order, np.cumsum(count)[:-1]) for order, count in zip(orders, counts, strict=True))
+        return list(zip(*groups, strict=True))
+
+    @cached_property
+    def pooled(self) -> ScoredDetections:
+        """All classes as if they were one."""
+        labels, objects = np.zeros_like(self.labels), np.zeros_like(self.object_labels)
+        return replace(self, labels=labels, object_labels=objects, class_names=("all classes",))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """The detections of one class, highest score first, with running sums over several draws of images.
+
+    Args:
+        scores: `(D,)` scores.
+        right: `(D,)` whether each found an object.
+        hits: `(D + 1, B)` right detections among the first ones.
+        alarms: `(D + 1, B)` false alarms among them.
+        objects: `(B,)` objects to find.
+        floor: Lower scores were not looked at.
+
+    Example:
+        >>> hits, alarms = np.array([[0, 1, 1, 2]]).T, np.array([[0, 0, 1, 1]]).T
+        >>> car = ClassSums(np.array([0.9, 0.6, 0.2]), np.array([True, False, True]), hits, alarms, np.array([2]))
+        >>> car.levels.tolist(), car.thresholds.round(2).tolist()
+        ([0, 1, 3], [0.96, 0.79, 0.08])
+    """
+
+    scores: FloatArray
+    right: Bools
+    hits: Array
+    alarms: Array
+    objects: Array
+    floor: float = 0.0
+
+    @cached_property
+    def levels(self) -> npt.NDArray[np.intp]:
+        """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
+        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
+        runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
+        return np.concatenate([[0], ends[runs] + 1])
+
+    @cached_property
+    def thresholds(self) -> FloatArray:
+        """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
+        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
+        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
+        bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
+        return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
+
+    def at(self, thresholds: FloatArray) -> tuple[Array, Array]:
+        """Hits and false alarms `(B,)` of each draw at its own threshold."""
+        kept = np.searchsorted(-self.scores, -thresholds, side="right")
+        draws = np.arange(self.hits.shape[1])
+        return self.hits[kept, draws], self.alarms[kept, draws]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Detections over several draws of images.
+
+    Args:
+        detections: The detections.
+        weights: `(I, B)` how often each image was drawn.
+    """
+
+    detections: ScoredDetections
+    weights: Array
+
+    @classmethod
+    def once(cls, detections: ScoredDetections) -> Draws:
+        """One draw that has every image once."""
+        return cls(detections, np.ones((detections.num_images, 1), np.int32))
+
+    @classmethod
+    def bootstrap(cls, detections: ScoredDetections, number: int, seed: int) -> Iterator[Draws]:
+        """Draws of images with replacement, as many at a time as fit into memory."""
+        images = detections.num_images
+        rng = np.random.default_rng(seed)
+        weights = rng.multinomial(images, np.full(images, 1 / images), size=number).T.astype(np.int32)
+        at_once = max(1, NUMBERS_AT_ONCE // (4 * len(detections.labels) + images + 1))
+        for first in range(0, number, at_once):
+            yield cls(detections, np.ascontiguousarray(weights[:, first : first + at_once]))
+
+    @cached_property
+    def classes(self) -> list[ClassSums]:
+        """Each class."""
+        return [self._summed(*positions) for positions in self.detections.by_class]
+
+    @cached_property
+    def pooled(self) -> ClassSums:
+        """All classes as if they were one."""
+        return Draws(self.detections.pooled, self.weights).classes[0]
+
+    def _summed(self, rows: Array, objects: Array) -> ClassSums:
+        detections = self.detections
+        right, wrong, drawn = detections.right[rows], detections.wrong[rows], self.weights[detections.images[rows]]
+        hits, alarms = np.zeros((2, len(rows) + 1, self.size), np.int32)
+        np.cumsum(drawn * right[:, None], axis=0, out=hits[1:])
+        np.cumsum(drawn * wrong[:, None], axis=0, out=alarms[1:])
+        number = self.weights[detections.object_images[objects]].sum(axis=0, dtype=np.int64)
+        return ClassSums(detections.scores[rows], right, hits, alarms, number, detections.floor)
+
+    @property
+    def size(self) -> int:
+        """How many draws there are."""
+        return int(self.weights.shape[1])
+
+    @property
+    def images(self) -> Array:
+        """`(B,)` images of each draw, repetitions counted."""
+        return np.asarray(self.weights.sum(axis=0))
+
+    def at(self, thresholds: npt.ArrayLike) -> Array:
+        """Hits, false alarms and objects `(3, F, B)` at thresholds that broadcast to `(F, B)`."""
+        rows = np.broadcast_to(np.asarray(thresholds, np.float64), (len(self.classes), self.size))
+        counts = [(*sums.at(row), sums.objects) for sums, row in zip(self.classes, rows, strict=True)]
+        return np.array(counts).reshape(len(counts), 3, self.size).swapaxes(0, 1)
+
+
+def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
+    """Overall and class-mean precision, recall and F1, and false alarms per image, `(B,)` each.
+
+    Without anything kept there is no precision, without objects no recall: NaN, which class means leave out.
+    """
+    counts = draws.at(thresholds)
+    hits, alarms, objects = counts.sum(axis=1)
+    metrics = shares(hits, alarms, objects) | {"false alarms per image": ratio(alarms, draws.images)}
+    for name, values in shares(*counts).items():
+        counted = (counts[2] > 0) & ~np.isnan(values)
+        metrics[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
+    return metrics
+
+
+def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
+    """Precision, recall and F1; NaN where nothing was kept, or nothing is to be found."""
+    kept = hits + alarms
+    return {"precision": ratio(hits, kept), "recall": ratio(hits, objects), "F1": ratio(2 * hits, kept + objects)}
+
+
+def ratio(part: Array, whole: Array) -> FloatArray:
+    """`part / whole`, NaN where `whole` is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, part / whole, np.nan)
