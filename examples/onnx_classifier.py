@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 
 import logn
-from logn.data.images import Preprocessing
+from logn.models.preprocessing import Preprocessing
 
 CLASSES, SIZE = 10, 12
 folder = Path(tempfile.mkdtemp())

@@ -11,8 +11,8 @@ from PIL import Image
 import logn
 from logn.callbacks.mmdetection import CalibrateBeforeTest
 from logn.cli.main import execute
-from logn.data.images import Preprocessing
 from logn.measure.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
+from logn.models.preprocessing import Preprocessing
 from logn.predictions.store import StoreHeader
 
 CLASSES = 6

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 import logn
-from logn.data.images import PRESETS, Preprocessing, read_prepared, read_rgb
+from logn.data.images import read_rgb
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.recommend import class_scores
@@ -23,6 +23,7 @@ from logn.models.onnx.file import read_onnx
 from logn.models.onnx.fold import fold_onnx
 from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.models.onnx.record import record_onnx
+from logn.models.preprocessing import PRESETS, Preprocessing, read_prepared
 
 SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)
 CELLS = [SIZE // stride for stride in STRIDES]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from logn.data.images import PRESETS, Preprocessing, find_images, preset_named, read_prepared, read_rgb
+from logn.data.images import find_images, read_rgb
 from logn.errors import InputError
+from logn.models.preprocessing import PRESETS, Preprocessing, preset_named, read_prepared
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
 

@@ -11,12 +11,12 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from logn.data.images import Preprocessing, read_preprocessing
 from logn.errors import InputError
 from logn.models.onnx.description import settle
 from logn.models.onnx.detector import OnnxDetector
 from logn.models.onnx.file import read_onnx
 from logn.models.onnx.record import record_onnx
+from logn.models.preprocessing import Preprocessing, read_preprocessing
 
 CLASSES = 5
 NAMES = [f"class {number}" for number in range(CLASSES)]

@@ -11,9 +11,10 @@ from onnx import numpy_helper
 from PIL import Image
 from tests.conftest import moments_of
 
-from logn.data.images import Preprocessing, find_images, read_prepared
+from logn.data.images import find_images
 from logn.errors import InputError, LogNWarning
 from logn.models.onnx.record import record_onnx
+from logn.models.preprocessing import Preprocessing, read_prepared
 
 PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 

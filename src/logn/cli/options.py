@@ -41,7 +41,7 @@ def complete_presets(incomplete: str) -> list[str]:
         >>> complete_presets("yolo")
         ['yolov5', 'yolox']
     """
-    from logn.data.images import PRESETS
+    from logn.models.preprocessing import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.data.images import Preprocessing, preset_named
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks import class_names
 from logn.models.layer import LogitLayer
@@ -32,6 +31,7 @@ from logn.models.opened import (
     in_words,
     network_of,
 )
+from logn.models.preprocessing import Preprocessing, preset_named
 from logn.models.proposals import ProposingDetector
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Hints:
     """What the user says about a model.
 
     Args:
-        like: How images are prepared, for ONNX files and functions: a preset of `logn.data.images` such as "yolox", a
-            JSON file with fields of `Preprocessing`, a `Preprocessing`; for functions also a function that turns an RGB
-            image into the tensor that the model takes.
+        like: How images are prepared, for ONNX files and functions: a preset of `logn.models.preprocessing` such as
+            "yolox", a JSON file with fields of `Preprocessing`, a `Preprocessing`; for functions also a function that
+            turns an RGB image into the tensor that the model takes.
         size: Height and width of the images that the model gets; None for its own.
         activation: "softmax" or "sigmoid", if the model does not say what follows its logits.
         background: ONNX: background column, 0 or -1.

@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import NO_CLASS, foreground_columns
-from logn.data.images import Preprocessing, read_rgb, select_images, spread_evenly
+from logn.data.images import read_rgb, select_images, spread_evenly
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.methods.affine import ClassAffine
 from logn.models.hooks import evaluation_mode
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
+from logn.models.preprocessing import Preprocessing
 from logn.models.proposals import Postprocessing, Proposals
 from logn.models.torch.record import collect_moments, default_sample_rows
 from logn.statistics.moments import ClassMoments, StatisticsMetadata

@@ -111,9 +111,9 @@ def _random_images(model: Path, size: tuple[int, int] | None) -> dict[str, Any] 
     """Inputs of `size` to prove the fold on; None for the size that the model declares."""
     if size is None:
         return None
-    from logn.data.images import Preprocessing
     from logn.models.onnx.description import at_size, completed, image_input
     from logn.models.onnx.file import model_inputs, random_inputs, read_onnx
+    from logn.models.preprocessing import Preprocessing
 
     inputs = model_inputs(read_onnx(model).model)
     image = image_input(inputs)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from logn.base.strict_json import parse_json
-from logn.data.images import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named
 from logn.errors import InputError
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile
+from logn.models.preprocessing import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named
 from logn.models.proposals import Postprocessing
 
 # What Hugging Face writes beside a model.

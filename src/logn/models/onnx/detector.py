@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from logn.base.arrays import is_torch_tensor
 from logn.data.class_tables import read_class_names
-from logn.data.images import PRESETS, Placement, Preprocessing
 from logn.errors import InputError
 from logn.models.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.models.onnx.description import at_size, image_input, other_inputs, require_size, settle
@@ -28,6 +27,7 @@ from logn.models.onnx.file import (
     read_onnx,
 )
 from logn.models.onnx.locate import locate_onnx_logits, trial_values, wanted_of
+from logn.models.preprocessing import PRESETS, Placement, Preprocessing
 from logn.models.proposals import Postprocessing, Proposals
 
 Like = str | os.PathLike[str] | Preprocessing
@@ -72,8 +72,8 @@ class OnnxDetector:
 
     Args:
         path: The ONNX file.
-        like: How images are prepared, if the file does not say it: a preset of `logn.data.images` such as "yolox", a
-            JSON file with fields of `Preprocessing`, or a `Preprocessing`.
+        like: How images are prepared, if the file does not say it: a preset of `logn.models.preprocessing` such as
+            "yolox", a JSON file with fields of `Preprocessing`, or a `Preprocessing`.
         size: Height and width of the input, if the file leaves it open.
         class_names: Name of each class, or a file of them; by default what the file says.
         activation: "softmax" or "sigmoid", where the graph ends with the logits.

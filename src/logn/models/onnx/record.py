@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from logn.data.class_names import listed
 from logn.data.class_tables import read_class_names
-from logn.data.images import Preprocessing, read_prepared, select_images
+from logn.data.images import select_images
 from logn.errors import InputError, LogNWarning
 from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.models.onnx.description import completed, image_input, other_inputs, require_size, settle
@@ -29,6 +29,7 @@ from logn.models.onnx.file import (
     read_onnx,
 )
 from logn.models.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
+from logn.models.preprocessing import Preprocessing, read_prepared
 from logn.models.torch.record import SAMPLE_ROWS
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
@@ -105,7 +106,7 @@ def record_onnx(
             default what `like` says, else what the file says of itself in its metadata, or a
             `preprocessor_config.json` beside it; else RGB from 0 to 1, stretched to the model's size. A size that the
             model leaves open and nothing says is asked for.
-        like: The name of a preset of `logn.data.images`, such as "yolox".
+        like: The name of a preset of `logn.models.preprocessing`, such as "yolox".
         tensor: Name of the tensor that holds the logits (or of the scores behind them), where the search finds several.
         num_columns: Columns of the logits, the background included, where the search finds several.
         activation: "softmax" or "sigmoid", to search only for that.
