@@ -4,11 +4,14 @@ import ast
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import logn
+import logn.methods
 
 PACKAGE = Path(logn.__file__).parent
 FOLDERS = [
@@ -167,15 +170,29 @@ def test_without_torch_the_error_names_the_extra():
 
 
 def test_every_warning_is_of_one_class():
-    """So that one filter, on LogNWarning, reaches them all."""
-    wrong = []
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
-                category = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "category")]
-                if [ast.unparse(value) for value in category] != ["LogNWarning"]:
-                    wrong.append(f"{path}, line {node.lineno}")
-    assert not wrong
+    """So that one filter, on LogNWarning, reaches them all, and each names the user's line: by `errors.warn`."""
+    calls = {
+        (str(path), ast.unparse(node.func))
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and re.fullmatch(r"warnings\.warn\w*", ast.unparse(node.func))
+    }
+    assert calls == {("errors.py", "warnings.warn")}
+    assert not [
+        str(path)
+        for path, source in SOURCES.items()
+        if re.search(r"from warnings import|stacklevel", source)
+        if str(path) != "errors.py"
+    ]
+
+
+@pytest.mark.parametrize("function", [logn.recommend, partial(logn.methods.fit, "recommended")])
+def test_a_warning_names_the_line_of_the_user(function):
+    moments = logn.ClassMoments(2)
+    moments.update(np.array([[3.0, -2.0], [4.0, -1.0]]))
+    with pytest.warns(logn.LogNWarning, match="Softmax or sigmoid") as caught:
+        function(moments)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_the_product_never_imports_research():

@@ -1,4 +1,4 @@
-"""The errors that LogN raises for what a user can fix.
+"""The errors that LogN raises for what a user can fix, and its warnings.
 
 Every message names the parameter or the file, what is wrong with it, and what to do, in one sentence or two. The
 command line prints it and exits with code 2.
@@ -7,7 +7,12 @@ command line prints it and exits with code 2.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+import warnings
 from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class InputError(ValueError):
@@ -48,6 +53,22 @@ class LogNWarning(UserWarning):
         >>> import warnings
         >>> warnings.simplefilter("ignore", LogNWarning)  # for those who mean it
     """
+
+
+def warn(message: str) -> None:
+    """Warn with a `LogNWarning` that names the line of the user's code: the last one outside of this package.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn("All scores are equal.")
+        >>> str(caught[0].message), caught[0].category.__name__
+        ('All scores are equal.', 'LogNWarning')
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, LogNWarning, stacklevel=level)
 
 
 def import_extra(module: str, *, extra: str) -> Any:

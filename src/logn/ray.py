@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.data.images import read_rgb
-from logn.errors import InputError, LogNWarning, MissingExtraError
+from logn.errors import InputError, MissingExtraError, warn
 from logn.models.open import Hints, open_model
 from logn.models.opened import ImageFiles, Model
 from logn.statistics.moments import ClassMoments
@@ -95,11 +94,7 @@ def collect(
             "Try a smaller `batch` or fewer `workers`."
         ) from error
     if answers.unreadable:
-        warnings.warn(
-            f"{answers.unreadable:,} images could not be read and were left out: {answers.reason}",
-            LogNWarning,
-            stacklevel=2,
-        )
+        warn(f"{answers.unreadable:,} images could not be read and were left out: {answers.reason}")
     return merged
 
 

@@ -6,12 +6,11 @@ yolo.add_callback("on_train_end", LogNCallback())
 from __future__ import annotations
 
 import importlib
-import warnings
 from pathlib import Path
 from typing import Any
 
 from logn.correction.correct import Correction, correct
-from logn.errors import InputError, LogNWarning, MissingExtraError
+from logn.errors import InputError, MissingExtraError, warn
 from logn.methods.recommend import RECOMMENDED
 
 
@@ -45,7 +44,7 @@ class LogNCallback:
         try:
             self._correct(trainer)
         except (InputError, MissingExtraError) as error:
-            warnings.warn(f"No corrected checkpoint was written: {error}", LogNWarning, stacklevel=2)
+            warn(f"No corrected checkpoint was written: {error}")
 
     def _correct(self, trainer: Any) -> None:
         best = Path(trainer.best)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, LogNWarning, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.recommend import RECOMMENDED
@@ -133,7 +133,7 @@ def calibrate(
     _rehearse(model, layer, method, options)
     stages = collect_moments(model, layer, _with_progress(batches, progress), run, check_output=check_output)
     for sentence in background_checks(stages[0], background=stages[0].metadata.background):
-        warnings.warn(sentence, LogNWarning, stacklevel=2)
+        warn(sentence)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
     example = batches.kept_first() if check_output else []

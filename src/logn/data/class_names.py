@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 
 IntArray = npt.NDArray[np.int64]
 _SHOWN = 5
@@ -138,12 +137,10 @@ def places_of(names: Sequence[str], available: Sequence[str], what: str = "count
 
 def warn_of_position(what: str, names: Sequence[str]) -> None:
     """Warn that named classes are taken by position, since the model has no names to match them with."""
-    warnings.warn(
+    warn(
         f"The {what} have class names, but those of the model are unknown: the {what} are taken in their order, from "
         f"{names[0]!r} for the first class of the model to {names[-1]!r} for the last. Pass the model's class names "
-        "(`class_names`, `--class-names`) to match them by name.",
-        LogNWarning,
-        stacklevel=2,  # the same line whoever asks, so that it is shown once
+        "(`class_names`, `--class-names`) to match them by name."
     )
 
 

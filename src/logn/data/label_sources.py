@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.data.images import import_pillow
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 
 YAML_SUFFIXES = (".yaml", ".yml")
 YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
@@ -134,11 +133,9 @@ def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
                     turned, first = turned + 1, first or path
                 yield width, height
     if turned:
-        warnings.warn(
+        warn(
             f"{turned} images, such as `{first}`, have an EXIF rotation, which LogN ignores: their boxes are in the "
-            "wrong place unless they were drawn on the image as it is stored.",
-            LogNWarning,
-            stacklevel=2,
+            "wrong place unless they were drawn on the image as it is stored."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
@@ -12,7 +11,7 @@ from xml.etree import ElementTree
 from logn.data.images import SUFFIXES
 from logn.data.json_stream import Element
 from logn.data.label_sources import DEFAULT_SPLIT, LabelSource, image_sets, image_sizes, numbered
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -80,11 +79,9 @@ def _xml_files(folder: Path) -> Iterator[Path]:
 def _offset(folder: Path, pictures: Any) -> int:
     for picture in pictures:
         if any(min(thing.left, thing.top) < 1 for thing in picture.things):
-            warnings.warn(
+            warn(
                 f"`{folder}` has a corner at 0 (`{picture.file.name}`), though Pascal VOC counts pixels from 1: all "
-                "boxes of the folder are taken as counted from 0.",
-                LogNWarning,
-                stacklevel=3,
+                "boxes of the folder are taken as counted from 0."
             )
             return 0
     return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from logn.base.files import file_identity, require_file
 from logn.data.images import SUFFIXES
 from logn.data.json_stream import Element
 from logn.data.label_sources import DEFAULT_SPLIT, LabelSource, image_sizes, numbered
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 
 _KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")
 _SPLITS = ("train", "val", "test")
@@ -68,11 +67,9 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
             thing = {"id": count, "image_id": image_id, "category_id": int(label) + 1, "iscrowd": 0}
             yield Element("annotations", thing | (_in_pixels(box, size) if size else {}), -1, -1)
     if not labelled:
-        warnings.warn(
+        warn(
             f"None of the {len(images)} images of `{source.path}` has a label file, so all count as images without "
-            f"objects. The first was looked for at `{label_file(images[0])}`.",
-            LogNWarning,
-            stacklevel=2,
+            f"objects. The first was looked for at `{label_file(images[0])}`."
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
 from logn.base.files import read_safetensors, write_safetensors
 from logn.base.strict_json import parse_json
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.statistics.moments import StatisticsMetadata
 
 ArrayT = TypeVar("ArrayT")
@@ -83,7 +82,7 @@ allow_mismatch=True if that is meant.
         for sentence in self.mismatches(what, source):
             if not allow_mismatch:
                 raise InputError(f"{sentence}; pass allow_mismatch=True if that is meant.")
-            warnings.warn(f"{sentence}.", LogNWarning, stacklevel=3)
+            warn(f"{sentence}.")
 
     def mismatches(self, what: str, source: StatisticsMetadata) -> Iterator[str]:
         """A sentence, without its full stop, for each thing in which both sides are known and differ."""

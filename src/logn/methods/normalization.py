@@ -6,7 +6,6 @@ known, the prior is that of sigmoids: right for them, and no harm to a softmax.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, foreground_columns
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
 from logn.statistics.diagnosis import active_classes, value_checks
@@ -81,7 +80,7 @@ def logit_normalization(
     if not live.any():
         raise InputError("`moments` has no foreground class that was seen and varies: collect more rows.")
     for sentence in value_checks(moments, background=index):
-        warnings.warn(sentence, LogNWarning, stacklevel=2)
+        warn(sentence)
     values = checked_share("strength", strength) * np.where(np.isfinite(values), values, 0.0)
     level = _margin_value(margin, values[foreground][live], None if index is None else float(values[index]))
     divisor = _divisor(moments, foreground, live, std_power, eps) if use_std else np.ones(len(live))

@@ -7,7 +7,6 @@ logarithm is concave in t, and `t_c <- mean(t_c r_c / sum_k t_k r_k)` climbs to 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, as_rows, foreground_columns, log_softmax
 from logn.data.class_counts import ClassCounts
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 # Larger inputs are subsampled (seeded).
@@ -133,11 +132,9 @@ def _most_likely(log_probabilities: FloatArray, training: FloatArray, weights: F
         # max(gain) - 1 bounds what is missing of the mean log-likelihood.
         if (2 * total[:, 0] * (gain.max(axis=1) - 1) < TOLERANCE).all():
             return shares
-    warnings.warn(
+    warn(
         f"The class mix did not converge in {MAX_STEPS} steps: some classes cannot be told apart, so their shares are "
-        "uncertain.",
-        LogNWarning,
-        stacklevel=3,
+        "uncertain."
     )
     return shares
 

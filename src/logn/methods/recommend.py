@@ -6,7 +6,6 @@ which its mean probability exceeds that of the lowest class (research/docs/stron
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, foreground_columns, sigmoid, softmax
-from logn.errors import LogNWarning
+from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import logit_normalization, mean_probability
@@ -130,11 +129,9 @@ def recommend(
     check_moments(moments)
     settled = moments.metadata.settled(background, activation)
     if settled.activation is None:
-        warnings.warn(
+        warn(
             'Softmax or sigmoid? Assumed sigmoid. Pass activation="softmax" (`--activation softmax`) for a classifier '
-            "with one class per image.",
-            LogNWarning,
-            stacklevel=2,
+            "with one class per image."
         )
     judged, index = settled.activation or "sigmoid", settled.background
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"

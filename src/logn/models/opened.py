@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import NO_CLASS, foreground_columns
 from logn.data.images import read_rgb, select_images, spread_evenly
-from logn.errors import InputError, LogNWarning, MissingExtraError
+from logn.errors import InputError, LogNWarning, MissingExtraError, warn
 from logn.methods.affine import ClassAffine
 from logn.models.hooks import evaluation_mode
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
@@ -108,11 +108,7 @@ class ImageFiles:
             raise InputError(f"None of the {len(left_out):,} images can be read: {reason}")
         if left_out:
             named = ", ".join(f"`{path}`" for path in left_out[:3]) + (", …" if len(left_out) > 3 else "")
-            warnings.warn(
-                f"{len(left_out):,} of {len(self.items):,} images could not be read and were left out: {named}.",
-                LogNWarning,
-                stacklevel=4,
-            )
+            warn(f"{len(left_out):,} of {len(self.items):,} images could not be read and were left out: {named}.")
 
 
 @dataclass(frozen=True)

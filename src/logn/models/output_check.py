@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from logn.base.arrays import is_torch_tensor
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.hooks import as_it_was, never_compiled, recompile
 from logn.models.layer import LogitLayer, class_axis_of, find_modules, listed_candidates, output_width, unwrap
 
@@ -160,11 +159,7 @@ def is_comparable(layer: LogitLayer) -> bool:
 
 def warn_of_rectifier(path: str) -> None:
     """Warn of what SqueezeNet does: it rectifies its logits, which cuts off what a map moves below zero."""
-    warnings.warn(
-        f"A ReLU follows `{path}`: logits that the correction lowers below 0 become 0.",
-        LogNWarning,
-        stacklevel=4,
-    )
+    warn(f"A ReLU follows `{path}`: logits that the correction lowers below 0 become 0.")
 
 
 @dataclass

@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.detections import Detections
 from logn.predictions.image_decoder import Decoded, ImageDecoder, ImageTask, Method
@@ -290,11 +289,9 @@ def _in_processes(
     try:
         yield from _in_order(pool, _decode_here, tasks, waiting, number)
     except BrokenProcessPool:
-        warnings.warn(
+        warn(
             f"One of the {number} decoding processes was killed, probably because memory ran out. The other images are "
-            "decoded in this process: slower, with the same result.",
-            LogNWarning,
-            stacklevel=2,
+            "decoded in this process: slower, with the same result."
         )
         for task in chain((task for task, _ in waiting), tasks):
             yield task, decoder.decode(task)

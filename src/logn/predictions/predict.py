@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from logn.data.class_names import ClassMatch, match_classes, warn_of_position
 from logn.data.dataset import DetectionDataset
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.open import detector
 from logn.models.opened import as_tensor, fingerprint_of
 from logn.models.proposals import Proposals, ProposingDetector
@@ -108,11 +107,9 @@ def predict(
     def header(example: Proposals) -> StoreHeader:
         made = _header_of(source, dataset, match, example, dtype, boxes_per_proposal, about)
         if made.boxes_per_proposal is not None and rank == 0 and not done:
-            warnings.warn(
+            warn(
                 f"Each proposal keeps the boxes of its {made.boxes_per_proposal} top-scoring classes of "
-                f"{made.num_classes:,}; in Python boxes_per_proposal=None keeps all.",
-                LogNWarning,
-                stacklevel=4,
+                f"{made.num_classes:,}; in Python boxes_per_proposal=None keeps all."
             )
         return made
 

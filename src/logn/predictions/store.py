@@ -12,7 +12,6 @@ import json
 import mmap
 import os
 import sys
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from logn.base.arrays import check_background, foreground_columns
 from logn.base.files import write_text
 from logn.base.strict_json import parse_json
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
 
 FILE_FORMAT = "logn.predictions"
@@ -559,11 +558,9 @@ class PredictionWriter:
         # A few can come from the model; they are dropped when decoded.
         if turned.sum() > turned.size / 2 and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn(
                 f"Boxes are corners x1, y1, x2, y2, but most of image {image_id} have x2 < x1 or y2 < y1: are these "
-                "widths and heights?",
-                LogNWarning,
-                stacklevel=4,
+                "widths and heights?"
             )
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray, as_rows, check_background, is_torch_tensor, sigmoid
 from logn.base.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
 from logn.base.strict_json import parse_json
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.statistics.row_sample import RowSample
 from logn.statistics.sums import ACTIVATIONS, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
 
@@ -484,11 +483,9 @@ class ClassMoments:
     def _merge_probabilities(self, other: ProbabilitySums | None, seen: bool, joins: bool) -> None:
         mine = self._probabilities
         if joins and seen and (mine is None) != (other is None):
-            warnings.warn(
+            warn(
                 "One of the statistics has no mean probabilities, so the merged ones have none: collect it with "
-                "mean_probability=True.",
-                LogNWarning,
-                stacklevel=4,
+                "mean_probability=True."
             )
         # Drop the sums if any merged rows were not summed.
         if joins and other is None:

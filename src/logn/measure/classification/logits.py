@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, locate_array, read_array
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.torch.record import default_sample_rows
 from logn.statistics.from_files import in_order
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
@@ -129,11 +128,9 @@ def _check_logits(logits: ClassifierLogits) -> None:
             "or numpy.log(probabilities.clip(1e-12))."
         )
     if kind == "sigmoid":
-        warnings.warn(
+        warn(
             f"`{logits.name}` seems to hold sigmoid scores: all sampled values lie between 0 and 1. Pass logits; those "
-            "of scores p are numpy.log(p / (1 - p)).",
-            LogNWarning,
-            stacklevel=3,
+            "of scores p are numpy.log(p / (1 - p))."
         )
 
 

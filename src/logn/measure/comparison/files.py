@@ -9,7 +9,6 @@ import json
 import math
 import os
 import types
-import warnings
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from logn.base.files import write_text
 from logn.base.strict_json import parse_json, plain_values
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.measure.comparison.comparison import Comparison, MethodResult
 from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
@@ -132,11 +131,7 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> N
     """Write `comparison.json` and `comparison.md` into `folder`; each gets a temporary name and is renamed."""
     unsaved = [row.name for row in comparison.rows if (_encode_map(row.transform) or {}).get("kind") == "unsaved"]
     if unsaved:
-        warnings.warn(
-            f"The map of {join_words(unsaved)} is a Python function, which cannot be saved. Only its numbers are.",
-            LogNWarning,
-            stacklevel=3,
-        )
+        warn(f"The map of {join_words(unsaved)} is a Python function, which cannot be saved. Only its numbers are.")
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     write_text(root / TABLES, write_comparison(comparison, "markdown") + "\n")

@@ -6,7 +6,6 @@ Both kinds of task have the same methods, which `compare` calls in turn.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from logn.base.strict_json import plain_values
 from logn.data.annotations import fingerprint_images, image_names
 from logn.data.class_counts import ClassCounts
 from logn.data.label_sources import find_labels
-from logn.errors import LogNWarning
+from logn.errors import warn
 from logn.matching.matching import MatchedDetections, match_detections
 from logn.matching.truth import (
     LVIS_BOUNDS,
@@ -122,7 +121,7 @@ class DetectionTask:
         settings = replace(settings, decode=decode, style=truth.style)
         notes = [*filter(None, [other_images(store, truth)])]
         for doubt in notes:
-            warnings.warn(doubt, LogNWarning, stacklevel=4)
+            warn(doubt)
         train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
         by_counts = truth.frequency is None or settings.bounds is not None
         groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)

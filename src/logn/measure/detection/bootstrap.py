@@ -6,7 +6,6 @@ per image. AP is then computed class by class for all draws at once; large jobs 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import LogNWarning
+from logn.errors import warn
 from logn.matching.matching import MatchedDetections
 from logn.matching.truth import GROUPS, GroundTruth, Groups
 from logn.measure.detection.drawn_precision import drawn_precision
@@ -265,11 +264,9 @@ def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> l
             slim = [replace(method, boxes=replace(method.boxes, pairs=None)) for method in methods]
             return None if pool is None else list(pool.map(_draw_here, slim))
     except BrokenProcessPool:
-        warnings.warn(
+        warn(
             f"One of the {number} bootstrap processes was killed, probably because memory ran out. All draws are made "
-            "again in this process: slower, with the same result.",
-            LogNWarning,
-            stacklevel=3,
+            "again in this process: slower, with the same result."
         )
         return None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.frameworks import class_names
 from logn.models.frameworks.mmdetection import PACKAGE, locate_in_mmdetection
 from logn.models.frameworks.run_until import run_until
@@ -104,11 +103,9 @@ class _Reader:
     def suppression(self) -> dict[str, Any]:
         nms: dict[str, Any] = dict(self.config.get("nms") or {})
         if nms.get("type", "nms") != "nms":
-            warnings.warn(
+            warn(
                 f"MMDetection's `{nms['type']}` is not decoded here: boxes suppress each other by plain NMS instead, "
-                "so results differ from the framework's.",
-                LogNWarning,
-                stacklevel=5,
+                "so results differ from the framework's."
             )
         limit = int(self.config.get("max_per_img", -1))
         return {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from logn.errors import LogNWarning
+from logn.errors import warn
 from logn.models.frameworks import modules_from
 from logn.models.layer import LogitLayer, output_width
 
@@ -44,10 +43,8 @@ def _queries(model: Any, prefix: str) -> LogitLayer | None:
 
 def _warn_of_column_without_class(path: str, width: int) -> None:
     """Which column that is depends on how the labels were numbered in training, and the model does not say."""
-    warnings.warn(
+    warn(
         f"RF-DETR's `{path}` has columns of no class, which would be raised like rare ones: the last ({width - 1}) if "
         "labels count from 0; column 0 and the gaps if they are COCO's. Name them: "
-        f"layer = dataclasses.replace(layer, unused=({width - 1},)).",
-        LogNWarning,
-        stacklevel=5,
+        f"layer = dataclasses.replace(layer, unused=({width - 1},))."
     )

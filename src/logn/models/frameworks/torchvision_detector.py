@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from logn.errors import InputError, LogNWarning, MissingExtraError
+from logn.errors import InputError, MissingExtraError, warn
 from logn.models.frameworks.torchvision import family_of, locate_in_torchvision
 from logn.models.layer import count_columns
 from logn.models.proposals import Postprocessing, Proposals
@@ -126,11 +125,9 @@ class TorchvisionDetector:
         active = [column for column in self._doubted if best[column] >= best[list(self.class_columns)].max()]
         if active:
             self._doubted = []
-            warnings.warn(
+            warn(
                 f"Column {active[0]} of `{self.logit_layer.name}` is left out, as torchvision counts classes from 1, "
-                "but it holds the best score of an image: if the model counts from 0, pass unused=().",
-                LogNWarning,
-                stacklevel=5,
+                "but it holds the best score of an image: if the model counts from 0, pass unused=()."
             )
 
     def _best(self, logits: Any, objectness: Any, counts: Sequence[int]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from logn.data.class_names import listed
 from logn.data.class_tables import read_class_names
 from logn.data.images import select_images
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.models.onnx.description import completed, image_input, other_inputs, require_size, settle
 from logn.models.onnx.file import (
@@ -170,7 +169,7 @@ def record_onnx(
         progress(real)
     if left_out and unreadable is None:
         number = f"{len(left_out):,} of {len(paths):,} images could not be read and were left out"
-        warnings.warn(f"{number}: {listed([f'`{path}`' for path in left_out])}.", LogNWarning, stacklevel=2)
+        warn(f"{number}: {listed([f'`{path}`' for path in left_out])}.")
     return moments
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.hooks import OwnSlot, give_own_slots, recompile
 from logn.models.layer import (
@@ -191,7 +190,7 @@ def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismat
     sentence = f"`affine` was recorded at `{source.layer}`, not at `{min(names, key=len)}`"
     if not allow_mismatch:
         raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this layer.")
-    warnings.warn(f"{sentence}.", LogNWarning, stacklevel=4)
+    warn(f"{sentence}.")
 
 
 def refuse_attached(path: str, module: nn.Module) -> None:
@@ -271,4 +270,4 @@ def warn_on_save(module: nn.Module) -> Any:
 
 def _warn_not_saved(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
     if not only_looking.get():
-        warnings.warn(NOT_SAVED, LogNWarning, stacklevel=3)
+        warn(NOT_SAVED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.models.hooks import give_own_slots
 from logn.models.layer import LogitLayer, find_modules, output_width, unwrap, with_class_axis
@@ -289,11 +288,9 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
     for name, tensor in item.tensors.items():
         current = getattr(item.module, name)
         if id(current) in outside:
-            warnings.warn(
+            warn(
                 f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
-                "tie them again when loading.",
-                LogNWarning,
-                stacklevel=4,
+                "tie them again when loading."
             )
             _assign(item.module, name, tensor)
             tied = True

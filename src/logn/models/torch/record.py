@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError, warn
 from logn.models.hooks import ForwardPasses, evaluation_mode, give_own_slots, never_compiled, recompile
 from logn.models.layer import (
     LogitLayer,
@@ -92,10 +91,8 @@ def record(
     refuse_single_logit(layer, columns)
     _check_stages(layer, find_modules(model, layer))
     if unwrap(model).training:
-        warnings.warn(
-            f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval().",
-            LogNWarning,
-            stacklevel=3,
+        warn(
+            f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval()."
         )
     digest = fingerprint_of(model) if fingerprint else None
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
@@ -347,10 +344,6 @@ def _note_activation(recorded: Sequence[ClassMoments], activation: str) -> None:
 
 def _warn_of_doubts(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
     for sentence in dict.fromkeys(sentence for moments in recorded for sentence in unused_checks(moments)):
-        warnings.warn(sentence, LogNWarning, stacklevel=4)
+        warn(sentence)
     if not all(moments.count.any() or moments.skipped.any() for moments in recorded):
-        warnings.warn(
-            f"No logits passed through `{layer.name}` while recording: run the model in the block, or name its layer.",
-            LogNWarning,
-            stacklevel=4,
-        )
+        warn(f"No logits passed through `{layer.name}` while recording: run the model in the block, or name its layer.")
