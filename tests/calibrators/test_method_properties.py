@@ -9,7 +9,7 @@ from tests.conftest import moments_of
 
 import logn
 from logn.base.arrays import softmax
-from logn.data.class_counts import fractal_dimension
+from logn.data.fractal_dimensions import fractal_dimension
 
 ELEMENTS = st.floats(-20, 20)
 CLASSES = 4

@@ -8,8 +8,8 @@ from tests.conftest import moments_of
 import logn
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.methods.affine import LogitFacts
 from logn.methods.catalog import fit
+from logn.methods.provenance import LogitFacts
 from logn.statistics.moments import StatisticsMetadata
 
 RECORDED = StatisticsMetadata(

@@ -8,7 +8,7 @@ from tests import conftest
 
 import logn
 from logn.base.arrays import sigmoid
-from logn.methods.recommend import FEWEST_ABOVE, class_scores, keep_detections, sampled_threshold
+from logn.methods.sampled_scores import FEWEST_ABOVE, class_scores, keep_detections, sampled_threshold
 from logn.statistics.moments import StatisticsMetadata
 
 LEVELS = np.array([0.0, -1.0, -2.5, -3.0, -5.0])

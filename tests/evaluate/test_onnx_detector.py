@@ -16,7 +16,7 @@ import logn
 from logn.data.images import read_rgb
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.recommend import class_scores
+from logn.methods.sampled_scores import class_scores
 from logn.models.onnx.boxes import find_objectness
 from logn.models.onnx.detector import OnnxDetector
 from logn.models.onnx.file import read_onnx

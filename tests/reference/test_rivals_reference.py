@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logn.base.arrays import softmax
-from logn.data.class_counts import fractal_dimension
+from logn.data.fractal_dimensions import fractal_dimension
 from logn.methods import FracalSigmoid, fracal, inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 
 T = np.array([1.0, 0.8, 0.2, 1.5])

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.data.class_counts import ClassCounts, frequency_groups, read_dimensions
+from logn.data.class_counts import ClassCounts, frequency_groups
 from logn.data.class_tables import read_class_names
+from logn.data.fractal_dimensions import read_dimensions
 from logn.errors import InputError, LogNWarning
 
 

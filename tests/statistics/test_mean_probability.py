@@ -13,7 +13,7 @@ from torch import nn
 
 import logn
 from logn.base.arrays import sigmoid, softmax
-from logn.methods.recommend import class_scores
+from logn.methods.sampled_scores import class_scores
 
 ROWS = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.just(4)), elements=st.floats(-900, 900))
 SCORES = {"softmax": softmax, "sigmoid": sigmoid}

@@ -14,7 +14,8 @@ import numpy as np
 
 from logn.base.files import atomic_path
 from logn.base.strict_json import plain_values
-from logn.data.class_counts import ClassCounts, read_dimensions
+from logn.data.class_counts import ClassCounts
+from logn.data.fractal_dimensions import read_dimensions
 from logn.errors import InputError
 from logn.measure.classification.truth import SHOTS, shot_groups
 from logn.measure.comparison.compare import compare

@@ -25,7 +25,7 @@ from logn.models.locate import find_layer, layer_of
 from logn.models.torch.attach import AttachedMap, attach, refuse_attached, refuse_folded
 from logn.models.torch.fold import check_foldable, check_kept, fold_checked, watch_outputs
 from logn.models.torch.record import collect_moments
-from logn.statistics.diagnosis import background_checks
+from logn.statistics.doubts import background_checks
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 Forward = Callable[[nn.Module, Any], Any]

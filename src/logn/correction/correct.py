@@ -20,15 +20,8 @@ from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_share
-from logn.methods.recommend import (
-    DEFAULT_AT,
-    NONE,
-    RECOMMENDED,
-    Recommendation,
-    class_scores,
-    recommend,
-    sampled_threshold,
-)
+from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
+from logn.methods.sampled_scores import DEFAULT_AT, class_scores, sampled_threshold
 from logn.models.open import Hints, open_model
 from logn.models.opened import (
     Advance,
@@ -40,7 +33,7 @@ from logn.models.opened import (
     choose_images,
     ignore,
 )
-from logn.statistics.diagnosis import row_checks, sanity_checks
+from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:

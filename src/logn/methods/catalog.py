@@ -21,9 +21,10 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray, foreground_columns
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.methods.affine import ClassAffine, foreground_names, with_background_name
+from logn.methods.affine import ClassAffine
 from logn.methods.fracal import fracal
 from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
+from logn.methods.provenance import foreground_names, with_background_name
 from logn.methods.recommend import recommended
 from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 from logn.statistics.moments import ClassMoments, StatisticsMetadata

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.statistics.diagnosis import refuse_probabilities
+from logn.statistics.doubts import refuse_probabilities
 from logn.statistics.moments import ClassMoments
 
 CountKind = Literal["images", "instances"]

@@ -35,7 +35,7 @@ def fracal(
             as `num_images`, give the paper's text.
         num_images: What the counts are divided by to make `p_c`; it matters, since the background is kept. By default
             that of a `ClassCounts`.
-        dimensions: Fractal dimension of each class (`logn.data.class_counts.fractal_dimension`); None leaves the
+        dimensions: Fractal dimension of each class (`logn.data.fractal_dimensions.fractal_dimension`); None leaves the
             spatial part out.
         power: Power of the dimension (lambda); 0 leaves the spatial part out.
         base: Base of the logarithm of the frequencies: 10 in the released configuration; 2 and e are the others.

@@ -16,7 +16,8 @@ from logn.base.arrays import FloatArray, foreground_columns
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
-from logn.statistics.diagnosis import active_classes, value_checks
+from logn.statistics.diagnosis import active_classes
+from logn.statistics.doubts import value_checks
 from logn.statistics.moments import ClassMoments
 
 Statistic = Literal["mean", "prior"]

@@ -20,8 +20,9 @@ from logn.base.arrays import FloatArray, sigmoid
 from logn.errors import InputError
 from logn.matching.matching import match_detections
 from logn.matching.truth import read_results, truth_of_predictions
-from logn.methods.affine import ClassAffine, LogitFacts, with_background_name
-from logn.methods.recommend import DEFAULT_AT
+from logn.methods.affine import ClassAffine
+from logn.methods.provenance import LogitFacts, with_background_name
+from logn.methods.sampled_scores import DEFAULT_AT
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, is_store

@@ -27,7 +27,7 @@ from logn.base.text_table import USUAL, TextStyle, write_table
 from logn.data.class_names import listed
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.recommend import DEFAULT_AT
+from logn.methods.sampled_scores import DEFAULT_AT
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore
 from logn.statistics.moments import StatisticsMetadata

@@ -35,7 +35,8 @@ def apply(
       logn apply affine.safetensors dump.npz --key cls_score -o corrected.safetensors
     """
     from logn.data.logit_files import check_writable, open_shards, write_logits
-    from logn.methods.affine import ClassAffine, LogitFacts
+    from logn.methods.affine import ClassAffine
+    from logn.methods.provenance import LogitFacts
 
     options.check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)

@@ -169,7 +169,7 @@ def _save(output: Path, stages: Sequence[ClassMoments], *, overwrite: bool) -> l
 def _report(
     outputs: Sequence[Path], stages: Sequence[ClassMoments], facts: dict[str, Any], source: str, *, as_json: bool
 ) -> None:
-    from logn.statistics.diagnosis import row_checks, sanity_checks
+    from logn.statistics.doubts import row_checks, sanity_checks
 
     first, known = stages[0], stages[0].metadata
     doubts = [*sanity_checks(first), *row_checks(first)]

@@ -128,8 +128,8 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
 
 
 def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any) -> Any:
-    from logn.data.class_counts import read_dimensions
-    from logn.methods.affine import foreground_names
+    from logn.data.fractal_dimensions import read_dimensions
+    from logn.methods.provenance import foreground_names
 
     if path is None:
         return None
@@ -138,7 +138,7 @@ def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any
 
 def _warn(sentences: list[str], affine: ClassAffine, moments: ClassMoments | None) -> list[str]:
     """Print the warnings of the fit, and what looks wrong with the statistics, on stderr."""
-    from logn.statistics.diagnosis import sanity_checks
+    from logn.statistics.doubts import sanity_checks
 
     doubts = [] if moments is None else sanity_checks(moments, background=affine.background)
     unique = list(dict.fromkeys([*sentences, *doubts]))

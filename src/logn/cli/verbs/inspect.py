@@ -70,8 +70,9 @@ def inspect(
 
 def _recommend(moments: ClassMoments, at: float, activation: str | None) -> tuple[Recommendation | None, float | None]:
     """The recommendation and the threshold that then gives as many detections; warnings go to stderr."""
-    from logn.methods.recommend import recommend, sampled_threshold
-    from logn.statistics.diagnosis import sanity_checks
+    from logn.methods.recommend import recommend
+    from logn.methods.sampled_scores import sampled_threshold
+    from logn.statistics.doubts import sanity_checks
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)

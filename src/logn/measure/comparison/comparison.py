@@ -21,7 +21,7 @@ from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.gallery import ReportDetails
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.measure.detection.tide import ErrorTypes
-from logn.methods.recommend import DEFAULT_AT
+from logn.methods.sampled_scores import DEFAULT_AT
 from logn.predictions.detections import DecodeSettings
 from logn.statistics.moments import ClassMoments
 

@@ -40,7 +40,7 @@ from logn.measure.detection.bootstrap import DrawnMethod, draw_methods
 from logn.measure.detection.gallery import Outcomes, ReportDetails, choose_images, rare_classes
 from logn.measure.detection.metrics import EvaluationProtocol
 from logn.measure.detection.tide import error_types
-from logn.methods.recommend import matching_threshold
+from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.decoder import Purpose, available_processors, decode_for
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.store import PredictionStore, StoreHeader

@@ -16,7 +16,7 @@ from logn import __version__
 from logn.matching.matching import Floats, Index, Marks, MatchedDetections, match_detections
 from logn.matching.truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
 from logn.methods.affine import ClassAffine
-from logn.methods.recommend import matching_threshold
+from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.detections import LVIS_CAP, Detections, Skipped
 
 COCO_CAP = 100

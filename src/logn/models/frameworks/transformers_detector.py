@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.errors import InputError, MissingExtraError
-from logn.methods.affine import with_background_name
+from logn.methods.provenance import with_background_name
 from logn.models.frameworks.transformers import locate_in_transformers
 from logn.models.frameworks.transformers_folder import class_names_of, read_transformers, write_transformers
 from logn.models.layer import count_columns

@@ -18,7 +18,8 @@ from logn.base.arrays import FloatArray
 from logn.base.files import check_new
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
-from logn.methods.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
+from logn.methods.affine import ClassAffine
+from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.onnx.candidates import BOX, score_outputs
 from logn.models.onnx.file import (
     PLACED,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from logn.errors import InputError, warn
-from logn.methods.affine import ClassAffine, LogitFacts, asks_for_weights, fingerprint_kind
+from logn.methods.affine import ClassAffine
+from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.hooks import OwnSlot, give_own_slots, recompile
 from logn.models.layer import (
     LogitLayer,

@@ -22,7 +22,7 @@ from logn.models.layer import (
 from logn.models.layer import fingerprint as fingerprint_of
 from logn.models.locate import layer_of
 from logn.models.output_check import OutputCheck
-from logn.statistics.diagnosis import unused_checks
+from logn.statistics.doubts import unused_checks
 from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
 
 if TYPE_CHECKING:
