@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.made.split import make_split
 
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
@@ -36,3 +37,13 @@ def moments_of(rows, parts=1, *, sample_rows=0, mean_probability=True, nonfinite
     for batch in batches:
         moments.update(batch)
     return moments
+
+
+@pytest.fixture(scope="session")
+def softmax_split(tmp_path_factory):
+    return make_split(tmp_path_factory.mktemp("softmax"))
+
+
+@pytest.fixture(scope="session")
+def sigmoid_split(tmp_path_factory):
+    return make_split(tmp_path_factory.mktemp("sigmoid"), activation="sigmoid", seed=1)

@@ -1,30 +1,18 @@
 """`logn thresholds`: a threshold per class from the command line, and one sentence for what is wrong."""
 
-import importlib.util
 import json
 import re
 import shlex
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.made.split import make_split
 
 import logn
 
 
 @pytest.fixture(scope="module")
-def make_split():
-    """The made, long-tailed detection problem of the tests of evaluation."""
-    path = Path(__file__).parents[1] / "evaluate" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("made_split", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.make_split
-
-
-@pytest.fixture(scope="module")
-def split(make_split, tmp_path_factory):
+def split(tmp_path_factory):
     return make_split(tmp_path_factory.mktemp("thresholds"), activation="sigmoid", seed=1)
 
 
@@ -61,7 +49,7 @@ def test_what_is_wrong_is_one_sentence(refused, split, words, sentence, tmp_path
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "softmax"])
-def test_the_printed_command_writes_a_new_file(run, make_split, activation, tmp_path, monkeypatch):
+def test_the_printed_command_writes_a_new_file(run, activation, tmp_path, monkeypatch):
     (tmp_path / "made").mkdir()
     split = make_split(tmp_path / "made", activation=activation)
     monkeypatch.chdir(tmp_path)
@@ -73,7 +61,7 @@ def test_the_printed_command_writes_a_new_file(run, make_split, activation, tmp_
     assert (done.code, "logn thresholds" in done.err) == (0, False)
 
 
-def test_a_softmax_that_keeps_too_little_writes_nothing(refused, make_split, tmp_path):
+def test_a_softmax_that_keeps_too_little_writes_nothing(refused, tmp_path):
     split = make_split(tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
     words = ["-o", tmp_path / "points.json", "--affine", tmp_path / "affine.safetensors", "--at", "0.05"]

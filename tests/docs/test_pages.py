@@ -357,7 +357,7 @@ PAGES = {
         has_python=False,
     ),
 }
-# Run with their frameworks, by tests/frameworks, or as the example that they show; `onnx.md` below.
+# Run with their frameworks, by tests/models/frameworks, or as the example that they show; `onnx.md` below.
 ELSEWHERE = {f"docs/how-to/{name}.md" for name in ("huggingface", "many-machines", "mmdetection", "onnx")}
 
 

@@ -1,0 +1,242 @@
+"""Maps are put on the model that they were made for, once: a note on the module and a fingerprint in the map tell."""
+
+import copy
+import io
+from collections import OrderedDict
+
+import pytest
+import torch
+from tests.made.onnx_graphs import write_graph
+from torch import nn
+
+import logn
+from logn.errors import InputError, LogNWarning
+from logn.models.layer import fingerprint
+from logn.models.onnx.file import onnx_digest, read_onnx
+from logn.models.torch.attach import is_folded
+from logn.statistics.moments import StatisticsMetadata
+
+LAYER = logn.LogitLayer("head", activation="softmax")
+SIGMOID = logn.LogitLayer("head", activation="sigmoid")
+FIRST = logn.LogitLayer("head", background=0, activation="softmax")
+AFFINE = logn.ClassAffine([0.5, 2.0, 1.5], [1.0, 0.0, -1.0])
+SHIFT = logn.ClassAffine([1.0, 1.0, 1.0], [1.0, 0.0, -1.0])
+PUT_ON = {"attach": logn.attach, "fold": logn.fold}
+put_on = pytest.mark.parametrize("put", PUT_ON.values(), ids=PUT_ON)
+few_or_many = pytest.mark.parametrize("features", [20, 2])
+
+
+def classifier(seed=0, features=8):
+    torch.manual_seed(seed)
+    return nn.Sequential(OrderedDict(head=nn.Linear(features, 3))).eval()
+
+
+def folded(features=8, affine=AFFINE):
+    model = classifier(features=features)
+    logn.fold(model, LAYER, affine)
+    return model
+
+
+def recorded_map(model, path="head", **options):
+    layer = logn.LogitLayer(path, activation="softmax")
+    with logn.record(model, layer, check_output=False, **options) as moments, torch.inference_mode():
+        module = model.get_submodule(path)
+        module(torch.rand(20, module.in_features))
+    return logn.logit_normalization(moments)
+
+
+# The model that the statistics are of
+
+
+@put_on
+def test_the_model_of_the_statistics_takes_the_map(put, recwarn):
+    model = classifier()
+    affine = recorded_map(model)
+    assert affine.source.fingerprint == fingerprint(model)
+    expected = affine(model(torch.ones(1, 8)).detach())
+    put(model, LAYER, affine)
+    assert torch.allclose(model(torch.ones(1, 8)), expected, atol=1e-5)
+    assert not recwarn.list
+
+
+@put_on
+def test_another_model_of_the_same_shape_does_not(put):
+    affine, other = recorded_map(classifier()), classifier(seed=1)
+    before = fingerprint(other)
+    message = r"The weights differ .* in `head`.*cast to another precision.*allow_mismatch=True"
+    with pytest.raises(InputError, match=message):
+        put(other, LAYER, affine)
+    assert fingerprint(other) == before
+    with pytest.warns(LogNWarning, match=r"The weights differ .* in `head`"):
+        put(other, LAYER, affine, allow_mismatch=True)
+
+
+@put_on
+@pytest.mark.parametrize(
+    ("change", "layer", "options", "message"),
+    [
+        (nn.Module.double, LAYER, {}, "cast to another precision"),
+        (nn.Module.eval, SIGMOID, {}, "activation differs: softmax in `affine`, sigmoid in `head`"),
+        (nn.Module.eval, FIRST, {"allow_mismatch": True}, "background differs: none in `affine`, first in `head`"),
+        (lambda model: (logn.fold(model, LAYER, AFFINE), model)[1], LAYER, {}, "has a map folded into it"),
+    ],
+    ids=["cast", "activation", "background", "folded"],
+)
+def test_a_changed_model_does_not_take_it(put, change, layer, options, message):
+    model = classifier()
+    affine = recorded_map(model)
+    with pytest.raises(InputError, match=message):
+        put(change(model), layer, affine, **options)
+
+
+def test_calibrating_in_one_call_fits_its_own_model(recwarn):
+    for fold in (False, True):
+        affine = logn.calibrate(classifier(), [torch.rand(20, 8)], layer=LAYER, fold=fold).affine
+        assert affine.source.fingerprint == fingerprint(classifier())
+    assert not recwarn.list
+
+
+# The layer that they are of
+
+
+def two_heads():
+    torch.manual_seed(0)
+    return nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 3)}).eval()
+
+
+@put_on
+@pytest.mark.parametrize("fingerprinted", [True, False])
+def test_a_map_of_another_layer_of_the_same_width_is_refused(put, fingerprinted):
+    model = two_heads()
+    affine = recorded_map(model, "a", fingerprint=fingerprinted)
+    before = fingerprint(model)
+    with pytest.raises(InputError, match=r"^`affine` was recorded at `a`, not at `b`; pass"):
+        put(model, logn.LogitLayer("b"), affine)
+    assert fingerprint(model) == before
+    with pytest.warns(LogNWarning, match="recorded at `a`, not at `b`"):
+        put(model, logn.LogitLayer("b"), affine, allow_mismatch=True)
+
+
+@put_on
+def test_maps_of_stages_go_to_their_own_stage(put):
+    model, layer = two_heads(), logn.LogitLayer(("a", "b"), stages=True)
+    maps = [recorded_map(model, path) for path in ("a", "b")]
+    with pytest.raises(InputError, match="recorded at `b`, not at `a`"):
+        put(model, layer, maps[::-1])
+    put(model, layer, maps)
+    put(two_heads(), layer, maps[0])  # one for all may come from any of them
+
+
+@put_on
+@pytest.mark.parametrize("source", [StatisticsMetadata(layer="/head/Gemm", fingerprint="onnx:0c"), None])
+def test_a_map_that_does_not_name_a_layer_of_torch_is_taken(put, source):
+    put(classifier(), LAYER, logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], source=source))
+
+
+# A second fold
+
+
+@few_or_many
+@pytest.mark.parametrize("affine", [AFFINE, SHIFT])
+@pytest.mark.parametrize(
+    "change",
+    [nn.Module.eval, copy.deepcopy, nn.Module.half, nn.Module.bfloat16, nn.Module.double],
+    ids=["as it is", "a copy", "half", "bfloat16", "double"],
+)
+def test_folding_twice_is_refused_in_one_process_and_changes_nothing(features, affine, change):
+    model = change(folded(features, affine))
+    before = model.head.weight.detach().clone()
+    with pytest.raises(InputError, match="`head` has a map folded into it"):
+        logn.fold(model, LAYER, AFFINE)
+    assert torch.equal(model.head.weight, before)
+
+
+def test_calibrating_a_folded_model_is_refused():
+    with pytest.raises(InputError, match="has a map folded into it"):
+        logn.calibrate(folded(), [torch.rand(4, 8)])
+    logn.attach(folded(), LAYER, AFFINE, allow_refold=True)
+
+
+@few_or_many
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_loaded_elsewhere_the_fingerprint_of_the_map_tells(features, dtype):
+    model, other = classifier(features=features), classifier(features=features).to(dtype)
+    affine = recorded_map(model)
+    logn.fold(model, LAYER, affine)
+    buffer = io.BytesIO()
+    torch.save(model.to(dtype).state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True), strict=True)
+    assert other.state_dict().keys() == {"head.weight", "head.bias"}
+    assert not is_folded(other.head)
+    for put in PUT_ON.values():
+        with pytest.raises(InputError, match=r"weights differ .* in `head`.*cast to another precision or changed by a"):
+            put(other, LAYER, affine)
+
+
+def test_loaded_elsewhere_a_map_without_a_fingerprint_cannot_know():
+    other = classifier()
+    other.load_state_dict(folded().state_dict())
+    logn.fold(other, LAYER, AFFINE)
+
+
+@pytest.mark.parametrize("affine", [AFFINE, SHIFT])
+def test_loading_other_weights_wipes_the_note_out(affine):
+    model = classifier()
+    before = copy.deepcopy(model.state_dict())
+    logn.fold(model, LAYER, affine)
+    model.load_state_dict(before)
+    logn.fold(model, LAYER, affine)
+
+
+def test_training_on_wipes_the_note_out():
+    model = folded()
+    model(torch.rand(4, 8)).square().sum().backward()
+    with torch.no_grad():
+        model.head.weight -= 0.1 * model.head.weight.grad
+    assert not is_folded(model.head)
+
+
+def test_the_inverse_on_top_undoes_it_and_does_not_ask_for_the_weights(recwarn):
+    model, features = classifier(), torch.rand(4, 8)
+    affine, expected = recorded_map(model), model(features)
+    logn.fold(model, LAYER, affine)
+    logn.fold(model, LAYER, affine.inverse(), allow_refold=True)
+    torch.testing.assert_close(model(features), expected)
+    assert not recwarn.list
+
+
+# Files
+
+
+def write(path, seed, activation="Softmax"):
+    return write_graph(path, f"z = Gemm(x, w) y = {activation}(z)", seed=seed, w=(4, 3))
+
+
+def onnx_map(path, **changes):
+    source = StatisticsMetadata(activation="softmax", fingerprint=onnx_digest(read_onnx(path)))
+    return logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], source=source.with_changes(**changes))
+
+
+def test_an_onnx_file_takes_its_own_map_only(tmp_path, refused, recwarn):
+    mine, other = write(tmp_path / "mine.onnx", 0), write(tmp_path / "other.onnx", 1)
+    affine, output = onnx_map(mine), tmp_path / "out.onnx"
+    assert affine.source.fingerprint.startswith("onnx:")
+    logn.fold_onnx(mine, affine, tmp_path / "own.onnx")
+    assert not recwarn.list
+    refused(other, r"weights differ .* in `.*other\.onnx`\): .*exported anew.*allow_mismatch=True", affine)
+    with pytest.warns(LogNWarning, match="The weights differ"):
+        logn.fold_onnx(other, affine, output, allow_mismatch=True)
+    logn.fold_onnx(output, affine, tmp_path / "twice.onnx", allow_refold=True)
+
+
+def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path, refused):
+    path = write(tmp_path / "model.onnx", 0, "Sigmoid")
+    refused(path, r"The activation differs: softmax in `affine`, sigmoid in", onnx_map(path))
+
+
+@pytest.mark.parametrize("digest", [fingerprint(classifier()), "0c" * 32])
+def test_statistics_from_pytorch_may_be_used_for_a_file(tmp_path, digest, recwarn):
+    path = write(tmp_path / "model.onnx", 0)
+    logn.fold_onnx(path, onnx_map(path, fingerprint=digest), tmp_path / "out.onnx")
+    assert not recwarn.list
