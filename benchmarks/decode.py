@@ -23,11 +23,12 @@ import numpy as np
 import torch
 import torchvision
 
+from logn.base.processes import available_processors
 from logn.matching.truth import load_ground_truth
 from logn.measure.detection.metrics import FIXED_LIMIT, FIXED_THRESHOLD, evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
-from logn.predictions.decoder import DecodeSettings, available_processors, decode_many
+from logn.predictions.decoder import DecodeSettings, decode_many
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 CLASSES, PROPOSALS, OBJECTS, SIDE = 1203, 300, 12, 640

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.base import processes
 from logn.base.arrays import foreground_columns, softmax
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
@@ -455,7 +456,7 @@ def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store
         started.append(number)
         raise OSError("no semaphores here")
 
-    monkeypatch.setattr(decoder, "FreshPool", refuse)
+    monkeypatch.setattr(processes, "FreshPool", refuse)
     for method, tried in ((lambda logits: logits + 1, []), (None, [2])):
         assert_same(decode_many(store, [method], processes=2)[0], decode_many(store, [method], threads=1)[0])
         assert started == tried

@@ -10,24 +10,18 @@ and wait for the interpreter lock.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import InputError, warn
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.detections import Detections
@@ -227,18 +221,6 @@ class _Buffer:
         return Decoded(whole.detections.take(kept[:number]), whole.skipped.take(kept[number:]))
 
 
-def available_processors() -> int:
-    """How many processors this process may use.
-
-    Example:
-        >>> available_processors() >= 1
-        True
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def decode_tasks(
     decoder: ImageDecoder, tasks: Iterator[ImageTask], *, threads: int | None, processes: int | None
 ) -> Generator[tuple[ImageTask, _Results]]:
@@ -287,7 +269,7 @@ def _in_processes(
 ) -> Iterator[tuple[ImageTask, _Results]]:
     waiting: _Waiting = deque()
     try:
-        yield from _in_order(pool, _decode_here, tasks, waiting, number)
+        yield from _in_order(pool, work_here, tasks, waiting, number)
     except BrokenProcessPool:
         warn(
             f"One of the {number} decoding processes was killed, probably because memory ran out. The other images are "
@@ -312,78 +294,7 @@ def _process_pool(stack: contextlib.ExitStack, decoder: ImageDecoder, number: in
     return started_processes(stack, number, partial(_prepare, decoder.store, decoder.transforms, decoder.purposes))
 
 
-def started_processes(stack: contextlib.ExitStack, number: int, prepare: Callable[[], object]) -> Executor | None:
-    """Processes that end with the stack and call `prepare` first; None where there can be none."""
-    if multiprocessing.current_process().daemon:
-        return None
-    try:
-        pool = stack.enter_context(FreshPool(number, prepare))
-        pool.submit(os.getpid).result()
-    except (BrokenProcessPool, OSError, ImportError, NotImplementedError):
-        return None  # a system that cannot start them: one process does the same
-    return pool
-
-
-# The decoder of this process, where it is one that only decodes.
-_own_decoder: ImageDecoder | None = None
-
-
-def _prepare(store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]) -> None:
-    global _own_decoder
-    _own_decoder = ImageDecoder(store, transforms, purposes)
-
-
-def _decode_here(task: ImageTask) -> _Results:
-    if _own_decoder is None:
-        raise RuntimeError("This process was not prepared for decoding.")
-    return _own_decoder.decode(task)
-
-
-class FreshPool(ProcessPoolExecutor):
-    """A pool of processes that start afresh: a fork of a process with threads (torch, a progress bar) may hang.
-
-    The processes do not run the main script a second time, so a user's script needs no `if __name__ == "__main__":`.
-    What they work on must lie in modules.
-
-    Args:
-        number: How many processes.
-        prepare: What each of them calls first.
-    """
-
-    def __init__(self, number: int, prepare: Callable[[], object]) -> None:
-        super().__init__(
-            number, mp_context=multiprocessing.get_context("spawn"), initializer=_first_steps, initargs=(prepare,)
-        )
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Have `work` done, which may start a process."""
-        with _without_main():
-            return super().submit(work, *arguments, **options)
-
-    def __exit__(self, *error: object) -> None:
-        """Wait for the work that has begun; after an error the rest is not done."""
-        self.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _first_steps(prepare: Callable[[], object]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears the keyboard, and ends the others
-    threading.Thread(target=_end_with_the_first, daemon=True).start()
-    prepare()
-
-
-def _end_with_the_first() -> None:
-    """End when the process that started this one has ended: nothing would give it work any more."""
-    first = multiprocessing.parent_process()
-    if first is not None:
-        first.join()
-        os._exit(1)
+def _prepare(
+    store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]
+) -> Callable[[ImageTask], _Results]:
+    return ImageDecoder(store, transforms, purposes).decode

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
 from logn.data.annotations import fingerprint_images, image_names
 from logn.data.class_counts import ClassCounts
@@ -41,7 +42,7 @@ from logn.measure.detection.gallery import Outcomes, ReportDetails, choose_image
 from logn.measure.detection.metrics import EvaluationProtocol
 from logn.measure.detection.tide import error_types
 from logn.methods.sampled_scores import matching_threshold
-from logn.predictions.decoder import Purpose, available_processors, decode_for
+from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.store import PredictionStore, StoreHeader
 from logn.statistics.moments import ClassMoments

@@ -6,7 +6,7 @@ per image. AP is then computed class by class for all draws at once; large jobs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import warn
 from logn.matching.matching import MatchedDetections
 from logn.matching.truth import GROUPS, GroundTruth, Groups
 from logn.measure.detection.drawn_precision import drawn_precision
 from logn.measure.detection.metrics import recall_name
-from logn.predictions.decoder import available_processors, started_processes
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.integer]
@@ -262,7 +262,7 @@ def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> l
         with ExitStack() as stack:
             pool = started_processes(stack, number, partial(_prepare, how))
             slim = [replace(method, boxes=replace(method.boxes, pairs=None)) for method in methods]
-            return None if pool is None else list(pool.map(_draw_here, slim))
+            return None if pool is None else list(pool.map(work_here, slim))
     except BrokenProcessPool:
         warn(
             f"One of the {number} bootstrap processes was killed, probably because memory ran out. All draws are made "
@@ -271,17 +271,6 @@ def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> l
         return None
 
 
-# What this process draws with, where it does nothing else.
-_own: tuple[_Draws, npt.NDArray[np.int32]] | None = None
-
-
-def _prepare(how: _Draws) -> None:
-    global _own
-    _own = how, draw_weights(how.truth.num_images, how.num_bootstrap, how.seed)
-
-
-def _draw_here(method: DrawnMethod) -> dict[str, Floats]:
-    if _own is None:
-        raise RuntimeError("This process was not prepared for drawing.")
-    how, weights = _own
-    return method.metrics(how.truth, weights, how.groups)
+def _prepare(how: _Draws) -> Callable[[DrawnMethod], dict[str, Floats]]:
+    weights = draw_weights(how.truth.num_images, how.num_bootstrap, how.seed)
+    return lambda method: method.metrics(how.truth, weights, how.groups)
