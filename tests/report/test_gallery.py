@@ -6,7 +6,17 @@ import pytest
 from logn.matching.matching import match_detections
 from logn.matching.truth import load_ground_truth
 from logn.measure.comparison.comparison import Comparison
-from logn.measure.detection.gallery import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark, Outcomes, choose_images
+from logn.measure.detection.example_images import (
+    ALARMS,
+    FOUND,
+    LOST,
+    RARE,
+    SAME,
+    GalleryImage,
+    Mark,
+    Outcomes,
+    choose_images,
+)
 from logn.predictions.detections import Detections
 from logn.report.gallery import _picture, gallery
 

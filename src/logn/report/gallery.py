@@ -11,7 +11,7 @@ from typing import Any
 from logn.data.images import ImageArray, import_pillow, read_rgb
 from logn.errors import InputError
 from logn.measure.comparison.comparison import Comparison, MethodResult
-from logn.measure.detection.gallery import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark
+from logn.measure.detection.example_images import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark
 
 LARGEST_SIDE = 560
 RULES = {

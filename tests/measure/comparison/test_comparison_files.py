@@ -18,11 +18,17 @@ from hypothesis import strategies as st
 import logn
 from logn.errors import InputError, LogNWarning
 from logn.measure.classification.metrics import ConfusedPair, Reliability
-from logn.measure.comparison.comparison import CompareSettings, Comparison, EvaluatedClass, MethodResult, Provenance
+from logn.measure.comparison.comparison import (
+    CompareSettings,
+    Comparison,
+    EvaluatedClass,
+    MethodResult,
+    Provenance,
+    ReportDetails,
+)
 from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
 from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.gallery import ReportDetails
 from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine

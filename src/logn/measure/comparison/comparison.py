@@ -18,7 +18,7 @@ from logn.errors import InputError
 from logn.measure.classification.metrics import ConfusedPair, Reliability
 from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.gallery import ReportDetails
+from logn.measure.detection.example_images import GalleryImage
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.measure.detection.tide import ErrorTypes
 from logn.methods.sampled_scores import DEFAULT_AT
@@ -143,6 +143,23 @@ class EvaluatedClass:
     train_count: float | None = None
     mean: float | None = None
     std: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ReportDetails:
+    """Pictures and kinds of error of some images, before and after a correction.
+
+    Args:
+        images: How many images were looked at.
+        of_images: Of how many evaluated ones.
+        gallery: The images to show, with their boxes.
+        errors: Kinds of error over these images; None where they were found over all of them.
+    """
+
+    images: int
+    of_images: int
+    gallery: tuple[GalleryImage, ...]
+    errors: ErrorTypes | None = None
 
 
 @dataclass(frozen=True, eq=False)

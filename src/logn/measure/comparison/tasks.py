@@ -33,12 +33,18 @@ from logn.matching.truth import (
 from logn.measure.classification import metrics as accuracy
 from logn.measure.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
-from logn.measure.comparison.comparison import CompareSettings, EvaluatedClass, MethodResult, describe_statistics
+from logn.measure.comparison.comparison import (
+    CompareSettings,
+    EvaluatedClass,
+    MethodResult,
+    ReportDetails,
+    describe_statistics,
+)
 from logn.measure.comparison.method_fitting import LogitMap, aligned_counts
 from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection import metrics as ap
 from logn.measure.detection.bootstrap import DrawnMethod, draw_methods
-from logn.measure.detection.gallery import Outcomes, ReportDetails, choose_images, rare_classes
+from logn.measure.detection.example_images import Outcomes, choose_images, rare_classes
 from logn.measure.detection.metrics import EvaluationProtocol
 from logn.measure.detection.tide import error_types
 from logn.methods.sampled_scores import matching_threshold

@@ -1,6 +1,6 @@
-"""What the report shows of one method next to the uncorrected model: kinds of error, and some images.
+"""Images that show what a correction changes: objects found, objects lost, false alarms added.
 
-The images are chosen by a rule that is stated, and not only those that flatter.
+The rule that chooses them is stated, and does not only flatter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from logn.data.annotations import image_names
 from logn.matching.matching import Marks, MatchedDetections
 from logn.matching.truth import GroundTruth, Groups
-from logn.measure.detection.tide import ErrorTypes
 from logn.predictions.detections import Detections
 from logn.predictions.nms import box_iou
 
@@ -58,23 +57,6 @@ class GalleryImage:
     after: tuple[Mark, ...]
     names: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ReportDetails:
-    """Pictures and kinds of error of some images, before and after a correction.
-
-    Args:
-        images: How many images were looked at.
-        of_images: Of how many evaluated ones.
-        gallery: The images to show, with their boxes.
-        errors: Kinds of error over these images; None where they were found over all of them.
-    """
-
-    images: int
-    of_images: int
-    gallery: tuple[GalleryImage, ...]
-    errors: ErrorTypes | None = None
 
 
 @dataclass(frozen=True, eq=False)
