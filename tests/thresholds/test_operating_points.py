@@ -15,7 +15,7 @@ from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, logit, measure
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 
@@ -60,7 +60,7 @@ def simulated(rng, images, *, centres=(-1.0, 0.0, 1.0, 2.0), rates=(2.0, 1.0, 0.
 
 def once(scored, goal):
     """The common threshold and that of each class."""
-    common, own = choose(Draws.once(scored), Goal.parse(goal))
+    common, own = choose(DrawnDetections.once(scored), Goal.parse(goal))
     return common[0], own[:, 0]
 
 
@@ -148,13 +148,13 @@ def test_targets_hold_on_other_images_on_average(goal, metric):
     for draw in range(20 if wanted.is_joint else 60):
         dev, test = simulated(rng, 60), simulated(rng, 60)
         chosen = choose_thresholds(dev, wanted, num_bootstrap=20, seed=draw)
-        values.append(measure(Draws.once(test), chosen.thresholds[:, None])[name][0])
+        values.append(measure(DrawnDetections.once(test), chosen.thresholds[:, None])[name][0])
     assert np.mean(values) == pytest.approx(wanted.value, rel=0.12)
 
 
 def test_thresholds_per_class_beat_one_threshold_where_classes_have_scales_of_their_own():
     rng = np.random.default_rng(5)
-    dev, test = simulated(rng, 300), Draws.once(simulated(rng, 2000))
+    dev, test = simulated(rng, 300), DrawnDetections.once(simulated(rng, 2000))
     for goal, metric in (("f1", "class-mean F1"), ("fppi=0.5", "recall")):
         chosen = choose_thresholds(dev, Goal.parse(goal), num_bootstrap=50)
         per_class, one = (measure(test, values)[metric][0] for values in (chosen.thresholds[:, None], chosen.common))
@@ -180,7 +180,7 @@ def test_shrinking_helps_classes_with_few_objects():
         rates = (2.0, 1.5, 1.0, 0.02, 0.02, 0.02, 0.02, 0.02)
         centres = tuple(rng.normal(0, 0.3, 8))
         dev = simulated(rng, 150, centres=centres, rates=rates)
-        test = Draws.once(simulated(rng, 2000, centres=centres, rates=rates))
+        test = DrawnDetections.once(simulated(rng, 2000, centres=centres, rates=rates))
         chosen = choose_thresholds(dev, Goal("f1"), num_bootstrap=50)
         plain = once(dev, "f1")[1]
         plain = np.where(np.isnan(plain), chosen.common, plain)
@@ -256,7 +256,7 @@ def test_own_thresholds_are_better_on_held_out_folds(seed, classes, images, draw
         for fold in range(min(5, images)):
             common, own = once(scored.part(folds != fold), "f1")
             own = np.where(np.isnan(own) | (right < 5), common, own)
-            held_out = Draws.once(scored.part(folds == fold))
+            held_out = DrawnDetections.once(scored.part(folds == fold))
             for side, values in enumerate((np.full(classes, common), own)):
                 counts[side] += held_out.at(values[:, None])[:, :, 0]
     hits, alarms, objects = counts.transpose(1, 0, 2)

@@ -29,8 +29,8 @@ from logn.models.onnx.detector import OnnxDetector
 from logn.predictions.predict import predict
 from logn.predictions.store import PredictionStore
 from logn.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
-from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
 from logn.thresholds.points import ClassPoint, OperatingPoints
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, logit, measure
 
 RESULTS = Path(__file__).parents[2] / "results" / "thresholds.json"
 NAMES = Path(__file__).with_name("coco_classes.txt")
@@ -101,7 +101,7 @@ def measured(
 ) -> dict[str, tuple[Values, Values]]:
     """By goal the metrics on test with one threshold and with those per class, all over the same draws of images."""
     parts: dict[str, tuple[list[Values], list[Values]]] = {goal: ([], []) for goal in chosen}
-    for draws in chain([Draws.once(test)], Draws.bootstrap(test, num_bootstrap, 0)):
+    for draws in chain([DrawnDetections.once(test)], DrawnDetections.bootstrap(test, num_bootstrap, 0)):
         for goal, best in chosen.items():
             sides = (np.full_like(best.thresholds, best.common), best.thresholds)
             for part, thresholds in zip(parts[goal], sides, strict=True):
@@ -113,7 +113,7 @@ def measured(
     return {goal: (joined(before), joined(after)) for goal, (before, after) in parts.items()}
 
 
-def _values(draws: Draws, thresholds: FloatArray, goal: Goal) -> Values:
+def _values(draws: DrawnDetections, thresholds: FloatArray, goal: Goal) -> Values:
     levels = np.repeat(logit(thresholds)[:, None], draws.size, axis=1)
     if goal.is_joint:
         levels = levels + offset_to_meet(levels, np.ones(levels.shape, bool), draws, goal)

@@ -28,8 +28,8 @@ from logn.models.proposals import Postprocessing
 from logn.predictions.predict import predict
 from logn.statistics.moments import ClassMoments
 from logn.thresholds.choose import Goal, operating_points, read_detections
-from logn.thresholds.draws import Draws
 from logn.thresholds.points import FoldedPoints, OperatingPoints
+from logn.thresholds.scored_detections import DrawnDetections
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def correct_with_thresholds(
                 predict(_detector(model, options), labels, folder, images=label_images)
                 points = operating_points(folder, labels, thresholds, correction, at=at, allow_missing_classes=True)
                 plain, _ = read_detections(folder, labels, allow_missing_classes=True)
-                counts = Draws.once(plain).at(at)[:2, :, 0]
+                counts = DrawnDetections.once(plain).at(at)[:2, :, 0]
                 folded = replace(points.fold(at, folder, at_output=at_output), uncorrected=counts)
         else:
             points = _given(thresholds, correction, moments[0], at, os.fspath(model))

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, sigmoid
 from logn.errors import InputError
-from logn.matching.matching import match_detections
-from logn.matching.truth import read_results, truth_of_predictions
+from logn.matching.labels import read_results, truth_of_predictions
+from logn.matching.match import match_detections
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import LogitFacts, with_background_name
 from logn.methods.sampled_scores import DEFAULT_AT
@@ -27,8 +27,17 @@ from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import StatisticsMetadata
-from logn.thresholds.draws import Bools, ClassSums, Draws, Ints, ScoredDetections, logit, measure, shares
 from logn.thresholds.points import ClassPoint, OperatingPoints, check_threshold
+from logn.thresholds.scored_detections import (
+    Bools,
+    ClassSums,
+    DrawnDetections,
+    Ints,
+    ScoredDetections,
+    logit,
+    measure,
+    shares,
+)
 
 F1, PRECISION, RECALL, FALSE_ALARMS = "f1", "precision", "recall", "fppi"
 GOALS = "f1, precision=0.9, recall=0.8 or fppi=1 (false alarms per image)"
@@ -166,7 +175,7 @@ def operating_points(
     levels = {f"{at:g} for all classes": np.array(at), "best single threshold": single, "per class": per_class}
     # Scores of 0 and 1: a threshold of one half keeps what these thresholds keep.
     kept = {name: replace(scored, scores=(scored.scores >= level).astype(np.float64)) for name, level in levels.items()}
-    before, _, after = (Draws.once(decided).at(0.5)[:, :, 0] for decided in kept.values())
+    before, _, after = (DrawnDetections.once(decided).at(0.5)[:, :, 0] for decided in kept.values())
     columns = (chosen.thresholds, after[2], *after[:2], *before[:2])
     rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
     return replace(
@@ -250,7 +259,7 @@ def _held_out(
 
 def _summary(decided: ScoredDetections, num_bootstrap: int) -> dict[str, list[float]]:
     """The metrics of the detections whose score is 1, with 95 % intervals over draws of images."""
-    draws = itertools.chain([Draws.once(decided)], Draws.bootstrap(decided, num_bootstrap, 0))
+    draws = itertools.chain([DrawnDetections.once(decided)], DrawnDetections.bootstrap(decided, num_bootstrap, 0))
     parts = [measure(draw, 0.5) for draw in draws]
     estimates = {}
     for name in parts[0]:
@@ -274,9 +283,9 @@ def choose_thresholds(
     """
     if not len(detections.object_labels):
         raise InputError("The images have no objects to choose thresholds on.")
-    once = Draws.once(detections)
+    once = DrawnDetections.once(detections)
     common, own = choose(once, goal)
-    drawn = [choose(draws, goal)[1] for draws in Draws.bootstrap(detections, num_bootstrap, seed)]
+    drawn = [choose(draws, goal)[1] for draws in DrawnDetections.bootstrap(detections, num_bootstrap, seed)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
         spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
@@ -289,7 +298,7 @@ def choose_thresholds(
     return ChosenThresholds(thresholds, float(common[0]), weights, tuple(reasons))
 
 
-def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
+def choose(draws: DrawnDetections, goal: Goal) -> tuple[FloatArray, FloatArray]:
     """The common threshold `(B,)` and that of each class `(F, B)`, NaN where a class cannot meet the goal."""
     common = _of_one(draws.pooled, goal, draws.images)
     fallback = draws.pooled.thresholds[-1 if goal.kind == RECALL else 0]
@@ -319,7 +328,7 @@ def _of_one(sums: ClassSums, goal: Goal, images: Ints) -> FloatArray:
     return np.where(met, sums.thresholds[place], np.nan)
 
 
-def _allotted(draws: Draws, goal: Goal) -> FloatArray:
+def _allotted(draws: DrawnDetections, goal: Goal) -> FloatArray:
     """Thresholds `(F, B)` that find most objects within the false alarms allowed over all classes.
 
     At a price of a false alarm in objects, each class takes the level with the most objects less the price of its false
@@ -339,7 +348,7 @@ def _allotted(draws: Draws, goal: Goal) -> FloatArray:
     return np.array([sums.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
 
 
-def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draws, goal: Goal) -> FloatArray:
+def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: DrawnDetections, goal: Goal) -> FloatArray:
     """Thresholds `(F, B)` between those of the classes and the common one, in logits.
 
     With a goal over all classes, those with a threshold of their own then move together until it is met again.
@@ -359,7 +368,7 @@ def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draw
     return sigmoid(mixed)
 
 
-def offset_to_meet(logits: FloatArray, moves: Bools, draws: Draws, goal: Goal) -> FloatArray:
+def offset_to_meet(logits: FloatArray, moves: Bools, draws: DrawnDetections, goal: Goal) -> FloatArray:
     """The least common move `(B,)` of some threshold logits `(F, B)` that meets the goal over all classes."""
 
     def allowed(move: FloatArray) -> Bools:
@@ -393,7 +402,7 @@ def _better_on_held_out(
     folds = np.array([rng.permutation(detections.num_images) % count for _ in range(REPEATS)])
     totals = np.zeros((2, 3, detections.num_classes))  # common and own; hits, false alarms and objects
     for partition, fold in itertools.product(folds, range(count)):
-        train, test = (Draws.once(detections.part((partition == fold) == side)) for side in (False, True))
+        train, test = (DrawnDetections.once(detections.part((partition == fold) == side)) for side in (False, True))
         common, own = choose(train, goal)
         own = shrunk(common, own, _weights(common, own, spread, right), train, goal)
         for side, thresholds in enumerate((np.broadcast_to(common, own.shape), own)):

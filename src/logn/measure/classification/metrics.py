@@ -5,7 +5,7 @@ The metrics are functions of how often each row counts: once each, or as a boots
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts
+from logn.matching.draws import Draws
 from logn.measure.classification.logits import RowOutcomes, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
 
@@ -203,29 +204,13 @@ def bootstrap_metrics(
 ) -> list[dict[str, FloatArray]]:
     """The metrics of several methods over the same bootstrap samples of rows: `(num_bootstrap,)` each."""
     prepared = _Prepared.of(outcomes, truth)
-    parts = [prepared.metrics(weights) for weights in draw_blocks(len(truth.labels), num_bootstrap, seed)]
+    rows = len(truth.labels)
+    blocks = Draws(rows, num_bootstrap, seed).blocks(max(1, NUMBERS_AT_ONCE // rows))
+    parts = [prepared.metrics(counts.astype(np.float64)) for counts in blocks]
     return [
         {name: np.concatenate([part[method][name] for part in parts]) for name in parts[0][method]}
         for method in range(len(outcomes))
     ]
-
-
-def draw_blocks(
-    num_rows: int, num_bootstrap: int, seed: int = 0, at_once: int = NUMBERS_AT_ONCE
-) -> Iterator[FloatArray]:
-    """How often each row is drawn, some draws at a time: `(some, N)`, every draw of `N` rows.
-
-    Example:
-        >>> [block.sum(axis=1).tolist() for block in draw_blocks(5, 3, at_once=10)]
-        [[5.0, 5.0], [5.0]]
-    """
-    generator = np.random.default_rng(seed)
-    size = max(1, at_once // num_rows)
-    for start in range(0, num_bootstrap, size):
-        weights = np.empty((min(size, num_bootstrap - start), num_rows))
-        for row in weights:
-            row[:] = np.bincount(generator.integers(0, num_rows, num_rows), minlength=num_rows)
-        yield weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ import numpy as np
 from logn.base.arrays import sigmoid
 from logn.methods.sampled_scores import DEFAULT_AT
 from logn.thresholds.choose import Goal, choose
-from logn.thresholds.draws import Draws, ScoredDetections
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections
 
 if TYPE_CHECKING:
-    from logn.matching.matching import MatchedDetections
+    from logn.matching.match import MatchedDetections
     from logn.matching.truth import GroundTruth
 
 # Evenly spaced in logits, from 0.001 to 0.999: corrected scores may be small.
@@ -56,7 +56,7 @@ class ThresholdCurve:
     ) -> ThresholdCurve:
         """Count what was matched at the first overlap, which is one half; `use` is `at` by default."""
         scored = ScoredDetections.of(matched, truth)
-        once = Draws.once(scored)
+        once = DrawnDetections.once(scored)
         common, _ = choose(once, Goal("f1"))
         use = at if use is None else use
         hits, alarms = zip(*(once.pooled.at(np.array([threshold])) for threshold in (*_GRID, at, use)), strict=True)

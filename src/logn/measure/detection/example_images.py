@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.data.annotations import image_names
-from logn.matching.matching import Marks, MatchedDetections
+from logn.matching.match import Marks, MatchedDetections
 from logn.matching.truth import GroundTruth, Groups
 from logn.predictions.detections import Detections
 from logn.predictions.nms import box_iou

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.matching.matching import Floats, Index, Marks, MatchedDetections, match_detections
+from logn.matching.match import Floats, Index, Marks, MatchedDetections, match_detections
 from logn.matching.truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
 from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import matching_threshold
@@ -222,7 +222,7 @@ def evaluate_detections(
         masks: Run-length encoded mask of each detection, for mask AP.
 
     Example:
-        >>> from logn.matching.truth import load_ground_truth
+        >>> from logn.matching.labels import load_ground_truth
         >>> toy = {"images": [{"id": 1, "neg_category_ids": [], "not_exhaustive_category_ids": []}],
         ...     "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "area": 81}]}

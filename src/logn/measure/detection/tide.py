@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.matching.matching import Index, MatchedDetections, joined_pairs, overlaps
+from logn.matching.match import Index, MatchedDetections, joined_pairs, overlaps
 from logn.matching.truth import GROUPS, GroundTruth, Groups, mean_of_present
 from logn.measure.detection.metrics import average_precision_per_class
 from logn.predictions.detections import Detections

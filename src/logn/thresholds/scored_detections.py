@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, sigmoid
-from logn.matching.matching import MatchedDetections
+from logn.matching.draws import Draws
+from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
 from logn.thresholds.solve import log_odds
 
@@ -154,7 +155,7 @@ class ClassSums:
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class DrawnDetections:
     """Detections over several draws of images.
 
     Args:
@@ -166,19 +167,17 @@ class Draws:
     weights: Array
 
     @classmethod
-    def once(cls, detections: ScoredDetections) -> Draws:
+    def once(cls, detections: ScoredDetections) -> DrawnDetections:
         """One draw that has every image once."""
         return cls(detections, np.ones((detections.num_images, 1), np.int32))
 
     @classmethod
-    def bootstrap(cls, detections: ScoredDetections, number: int, seed: int) -> Iterator[Draws]:
-        """Draws of images with replacement, as many at a time as fit into memory."""
+    def bootstrap(cls, detections: ScoredDetections, number: int, seed: int) -> Iterator[DrawnDetections]:
+        """Draws of images with repetition, as many at a time as fit into memory."""
         images = detections.num_images
-        rng = np.random.default_rng(seed)
-        weights = rng.multinomial(images, np.full(images, 1 / images), size=number).T.astype(np.int32)
         at_once = max(1, NUMBERS_AT_ONCE // (4 * len(detections.labels) + images + 1))
-        for first in range(0, number, at_once):
-            yield cls(detections, np.ascontiguousarray(weights[:, first : first + at_once]))
+        for counts in Draws(images, number, seed, multinomial=True).blocks(at_once):
+            yield cls(detections, np.ascontiguousarray(counts.T))
 
     @cached_property
     def classes(self) -> list[ClassSums]:
@@ -188,7 +187,7 @@ class Draws:
     @cached_property
     def pooled(self) -> ClassSums:
         """All classes as if they were one."""
-        return Draws(self.detections.pooled, self.weights).classes[0]
+        return DrawnDetections(self.detections.pooled, self.weights).classes[0]
 
     def _summed(self, rows: Array, objects: Array) -> ClassSums:
         detections = self.detections
@@ -216,7 +215,7 @@ class Draws:
         return np.array(counts).reshape(len(counts), 3, self.size).swapaxes(0, 1)
 
 
-def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
+def measure(draws: DrawnDetections, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
     """Overall and class-mean precision, recall and F1, and false alarms per image, `(B,)` each.
 
     Without anything kept there is no precision, without objects no recall: NaN, which class means leave out.
