@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,10 +30,10 @@ from logn.statistics.moments import StatisticsMetadata
 from logn.thresholds.points import ClassPoint, OperatingPoints, check_threshold
 from logn.thresholds.scored_detections import (
     Bools,
-    ClassSums,
     DrawnDetections,
     Ints,
     ScoredDetections,
+    TriedThresholds,
     logit,
     measure,
     shares,
@@ -300,19 +300,18 @@ def choose_thresholds(
 
 def choose(draws: DrawnDetections, goal: Goal) -> tuple[FloatArray, FloatArray]:
     """The common threshold `(B,)` and that of each class `(F, B)`, NaN where a class cannot meet the goal."""
-    common = _of_one(draws.pooled, goal, draws.images)
-    fallback = draws.pooled.thresholds[-1 if goal.kind == RECALL else 0]
-    common = np.where(np.isnan(common), fallback, common)
+    images, (pooled,) = draws.images, draws.pooled.tried()
+    common = _of_one(pooled, goal, images)
+    common = np.where(np.isnan(common), pooled.thresholds[-1 if goal.kind == RECALL else 0], common)
     if goal.is_joint:
-        return common, _allotted(draws, goal)
-    own = [_of_one(sums, goal, draws.images) for sums in draws.classes]
-    return common, np.array(own).reshape(len(own), draws.size)
+        return common, _allotted(draws.tried(), goal, images)
+    own = [_of_one(tried, goal, images) for tried in draws.tried()]
+    return common, np.array(own).reshape(len(own), len(images))
 
 
-def _of_one(sums: ClassSums, goal: Goal, images: Ints) -> FloatArray:
+def _of_one(tried: TriedThresholds, goal: Goal, images: Ints) -> FloatArray:
     """The threshold `(B,)` of one class, or of all as one; NaN where the goal cannot be met."""
-    levels, objects = sums.levels, sums.objects
-    hits, alarms = sums.hits[levels], sums.alarms[levels]
+    hits, alarms, objects = tried.hits, tried.alarms, tried.objects
     if goal.kind == F1:
         value = hits / np.maximum(objects + hits + alarms, 1)
         met, place = value.max(axis=0) > 0, value.argmax(axis=0)
@@ -325,27 +324,27 @@ def _of_one(sums: ClassSums, goal: Goal, images: Ints) -> FloatArray:
         else:
             allowed = goal.allows(alarms, images)
         met, place = allowed.any(axis=0), len(allowed) - 1 - allowed[::-1].argmax(axis=0)  # the lowest that is allowed
-    return np.where(met, sums.thresholds[place], np.nan)
+    return np.where(met, tried.thresholds[place], np.nan)
 
 
-def _allotted(draws: DrawnDetections, goal: Goal) -> FloatArray:
+def _allotted(classes: Sequence[TriedThresholds], goal: Goal, images: Ints) -> FloatArray:
     """Thresholds `(F, B)` that find most objects within the false alarms allowed over all classes.
 
-    At a price of a false alarm in objects, each class takes the level with the most objects less the price of its false
-    alarms: a corner of the concave hull of its curve. The lowest price that the goal allows is found by bisection.
+    At a price of a false alarm in objects, each class takes the threshold with the most objects less the price of its
+    false alarms: a corner of the concave hull of its curve. The lowest price that the goal allows is found by
+    bisection.
     """
-    counts = [(sums.hits[sums.levels], sums.alarms[sums.levels]) for sums in draws.classes]
-    columns = np.arange(draws.size)
+    columns = np.arange(len(images))
 
     def taken(price: FloatArray) -> list[Ints]:
-        return [(hits - np.exp(price) * alarms).argmax(axis=0) for hits, alarms in counts]
+        return [(tried.hits - np.exp(price) * tried.alarms).argmax(axis=0) for tried in classes]
 
     def allowed(price: FloatArray) -> Bools:
-        alarms = [pair[1][level, columns] for pair, level in zip(counts, taken(price), strict=True)]
-        return goal.allows(np.asarray(np.sum(alarms, axis=0, dtype=np.int64)), draws.images)
+        alarms = [tried.alarms[place, columns] for tried, place in zip(classes, taken(price), strict=True)]
+        return goal.allows(np.asarray(np.sum(alarms, axis=0, dtype=np.int64)), images)
 
-    picked = zip(draws.classes, taken(_least(_PRICES, draws.size, allowed)), strict=True)
-    return np.array([sums.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
+    picked = zip(classes, taken(_least(_PRICES, len(images), allowed)), strict=True)
+    return np.array([tried.thresholds[place] for tried, place in picked]).reshape(len(classes), len(images))
 
 
 def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: DrawnDetections, goal: Goal) -> FloatArray:

@@ -100,10 +100,43 @@ class ScoredDetections:
         return list(zip(*groups, strict=True))
 
     @cached_property
+    def cuts(self) -> list[tuple[npt.NDArray[np.intp], FloatArray]]:
+        """Of each class how many detections the thresholds worth trying keep, and these thresholds."""
+        logits, floor = logit(self.scores), float(logit(self.floor))
+        cuts = [place_cuts(logits[rows], self.right[rows], floor) for rows, _ in self.by_class]
+        kept, middle = zip(*cuts, strict=True)
+        thresholds = np.split(sigmoid(np.concatenate(middle)), np.cumsum([len(each) for each in kept])[:-1])
+        return list(zip(kept, thresholds, strict=True))
+
+    @cached_property
     def pooled(self) -> ScoredDetections:
         """All classes as if they were one."""
         labels, objects = np.zeros_like(self.labels), np.zeros_like(self.object_labels)
         return replace(self, labels=labels, object_labels=objects, class_names=("all classes",))
+
+
+def place_cuts(logits: FloatArray, right: Bools, floor: float) -> tuple[npt.NDArray[np.intp], FloatArray]:
+    """Thresholds worth trying on the detections of one class, highest first: how many each keeps, and its logit.
+
+    They keep none, or all down to a right one, and lie midway between what they keep and what they drop.
+
+    Args:
+        logits: `(D,)` of the scores, descending.
+        right: `(D,)` whether each found an object.
+        floor: Lower logits were not looked at.
+
+    Example:
+        >>> kept, middle = place_cuts(logit([0.9, 0.6, 0.2]), np.array([True, False, True]), -16.0)
+        >>> kept.tolist(), sigmoid(middle).round(2).tolist()
+        ([0, 1, 3], [0.96, 0.79, 0.08])
+    """
+    ends = np.append(np.flatnonzero(-np.diff(logits) >= LEAST_GAP), len(logits) - 1)
+    runs = np.unique(np.searchsorted(ends, np.flatnonzero(right)))
+    kept = np.concatenate([[0], ends[runs] + 1])
+    logits = logits if len(logits) else np.array([LARGEST_LOGIT])
+    lowest = max(float(logits[-1]) - 2.0, min(floor, float(logits[-1])))
+    bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
+    return kept, np.minimum((bounds[kept] + bounds[kept + 1]) / 2, LARGEST_LOGIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,46 +145,41 @@ class ClassSums:
 
     Args:
         scores: `(D,)` scores.
-        right: `(D,)` whether each found an object.
         hits: `(D + 1, B)` right detections among the first ones.
         alarms: `(D + 1, B)` false alarms among them.
         objects: `(B,)` objects to find.
-        floor: Lower scores were not looked at.
-
-    Example:
-        >>> hits, alarms = np.array([[0, 1, 1, 2]]).T, np.array([[0, 0, 1, 1]]).T
-        >>> car = ClassSums(np.array([0.9, 0.6, 0.2]), np.array([True, False, True]), hits, alarms, np.array([2]))
-        >>> car.levels.tolist(), car.thresholds.round(2).tolist()
-        ([0, 1, 3], [0.96, 0.79, 0.08])
     """
 
     scores: FloatArray
-    right: Bools
     hits: Array
     alarms: Array
     objects: Array
-    floor: float = 0.0
 
-    @cached_property
-    def levels(self) -> npt.NDArray[np.intp]:
-        """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
-        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
-        runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
-        return np.concatenate([[0], ends[runs] + 1])
-
-    @cached_property
-    def thresholds(self) -> FloatArray:
-        """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
-        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
-        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
-        bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
-        return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
+    def kept(self, thresholds: FloatArray) -> npt.NDArray[np.intp]:
+        """How many detections each threshold keeps."""
+        return np.searchsorted(-self.scores, -thresholds, side="right")
 
     def at(self, thresholds: FloatArray) -> tuple[Array, Array]:
         """Hits and false alarms `(B,)` of each draw at its own threshold."""
-        kept = np.searchsorted(-self.scores, -thresholds, side="right")
-        draws = np.arange(self.hits.shape[1])
+        kept, draws = self.kept(thresholds), np.arange(self.hits.shape[1])
         return self.hits[kept, draws], self.alarms[kept, draws]
+
+
+@dataclass(frozen=True, eq=False)
+class TriedThresholds:
+    """What the thresholds worth trying find of one class, over several draws of images.
+
+    Args:
+        thresholds: `(K,)` descending.
+        hits: `(K, B)` right detections that each keeps.
+        alarms: `(K, B)` false alarms.
+        objects: `(B,)` objects to find.
+    """
+
+    thresholds: FloatArray
+    hits: Array
+    alarms: Array
+    objects: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,9 +213,22 @@ class DrawnDetections:
         return [self._summed(*positions) for positions in self.detections.by_class]
 
     @cached_property
-    def pooled(self) -> ClassSums:
+    def pooled(self) -> DrawnDetections:
         """All classes as if they were one."""
-        return DrawnDetections(self.detections.pooled, self.weights).classes[0]
+        return DrawnDetections(self.detections.pooled, self.weights)
+
+    def tried(self) -> list[TriedThresholds]:
+        """What the thresholds worth trying find of each class."""
+        return [
+            TriedThresholds(thresholds, sums.hits[kept], sums.alarms[kept], sums.objects)
+            for sums, (kept, thresholds) in zip(self.classes, self.detections.cuts, strict=True)
+        ]
+
+    def curve(self, thresholds: npt.ArrayLike) -> tuple[Array, Array]:
+        """Hits and false alarms `(K, B)` of all classes together at each of `(K,)` thresholds."""
+        (sums,) = self.pooled.classes
+        kept = sums.kept(np.asarray(thresholds, np.float64))
+        return sums.hits[kept], sums.alarms[kept]
 
     def _summed(self, rows: Array, objects: Array) -> ClassSums:
         detections = self.detections
@@ -196,7 +237,7 @@ class DrawnDetections:
         np.cumsum(drawn * right[:, None], axis=0, out=hits[1:])
         np.cumsum(drawn * wrong[:, None], axis=0, out=alarms[1:])
         number = self.weights[detections.object_images[objects]].sum(axis=0, dtype=np.int64)
-        return ClassSums(detections.scores[rows], right, hits, alarms, number, detections.floor)
+        return ClassSums(detections.scores[rows], hits, alarms, number)
 
     @property
     def size(self) -> int:

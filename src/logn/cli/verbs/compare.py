@@ -50,6 +50,7 @@ def compare(
     from logn.measure.comparison.compare import compare as run
     from logn.measure.comparison.comparison import CompareSettings
     from logn.measure.comparison.method_fitting import DEFAULT_METHODS
+    from logn.predictions.store import PredictionStore
 
     classifier = is_classifier(source)
     _check_options(classifier, source, data, labels, train_logits, class_names)
@@ -65,10 +66,10 @@ def compare(
         # What is left out is in the notes of the comparison, which are printed.
         leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
         settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
-    total = None if classifier else _number_of_images(source)
-    with progress("Comparing", total) as advance:
+    store = None if classifier else PredictionStore(source)
+    with progress("Comparing", None if store is None else len(store)) as advance:
         comparison = run(
-            source,
+            source if store is None else store,
             labels if classifier else data,
             {spec: options.read_method(spec) for spec in chosen},
             settings=settings,
@@ -130,12 +131,6 @@ def _make_folder(folder: Path | None) -> None:
         raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")
     check_comparison_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-
-
-def _number_of_images(source: Path) -> int:
-    from logn.predictions.store import PredictionStore
-
-    return len(PredictionStore(source))
 
 
 def _detector_inputs(statistics: Path | None, counts: Path | None) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from logn.base.arrays import sigmoid
 from logn.methods.sampled_scores import DEFAULT_AT
 from logn.thresholds.choose import Goal, choose
@@ -59,8 +57,7 @@ class ThresholdCurve:
         once = DrawnDetections.once(scored)
         common, _ = choose(once, Goal("f1"))
         use = at if use is None else use
-        hits, alarms = zip(*(once.pooled.at(np.array([threshold])) for threshold in (*_GRID, at, use)), strict=True)
-        found, false_alarms = (tuple(int(count[0]) for count in counts) for counts in (hits, alarms))
+        found, false_alarms = (tuple(counts[:, 0].tolist()) for counts in once.curve((*_GRID, at, use)))
         return cls(
             at=at,
             thresholds=_GRID,
