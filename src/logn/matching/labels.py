@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from logn.base.strict_json import parse_json
 from logn.data.annotations import FEDERATED_FIELDS, Annotations, label_protocol, read_annotations
 from logn.data.class_names import ClassMatch, listed, match_classes
 from logn.errors import InputError
-from logn.matching.truth import GroundTruth
+from logn.matching.truth import GROUPS, GroundTruth
 from logn.predictions.detections import Detections
 from logn.predictions.store import PredictionStore
 
@@ -107,31 +106,37 @@ def load_ground_truth(
     name = labelled.source
     style = label_protocol(labelled) if style == "auto" else style
     _check_federated(name, labelled.images, style)
-    match = _matched(labelled.categories, class_names)
-    if match is None:
-        _check_categories(name, labelled.categories, category_ids, num_classes)
-    elif not match.identical:
-        labelled = _in_classes_of_model(labelled, match, category_ids, allow_missing=allow_missing_classes)
     categories = sorted(labelled.categories, key=lambda category: category["id"])
+    numbers = [category["id"] for category in categories]
+    names = tuple(str(category.get("name", category["id"])) for category in categories)
+    match = None if class_names is None else match_classes(class_names, names)
+    class_of, entry_of = np.arange(len(names)), np.arange(len(names))
+    in_model = np.ones(len(labelled), bool)
+    if match is None:
+        _check_categories(name, numbers, category_ids, num_classes)
+    elif not match.identical:
+        class_of, entry_of, names = match.model_of_label, match.label_of_model, match.model_names
+        in_model = _in_model(labelled, match, numbers, allow_missing=allow_missing_classes)
     images = _matching_images(name, labelled.images, image_ids, only_predicted=only_predicted)
     ids = [image["id"] for image in images]
-    kept = np.isin(labelled.image_ids, np.array(ids, np.int64))
+    kept = np.isin(labelled.image_ids, np.array(ids, np.int64)) & in_model
     kept_entries = list(compress(labelled.entries, kept))
     image_index = labelled.positions("image", ids, of=kept)
-    labels = labelled.positions("category", (category["id"] for category in categories), of=kept)
-    verified, not_exhaustive = _looked_for(match, len(images)), None
+    labels = class_of[labelled.positions("category", numbers, of=kept)]
+    # Classes of the model that the labels do not have were looked for in no image.
+    verified = None if (entry_of >= 0).all() else np.broadcast_to(entry_of >= 0, (len(images), len(names)))
+    not_exhaustive = None
     if style == "lvis":
-        label = {category["id"]: index for index, category in enumerate(categories)}
-        verified = _marks(images, "neg_category_ids", label)
+        label = dict(zip(numbers, class_of.tolist(), strict=True))
+        verified, not_exhaustive = (_marks(images, field, label, len(names)) for field in FEDERATED_FIELDS)
         verified[image_index, labels] = True
-        not_exhaustive = _marks(images, "not_exhaustive_category_ids", label)
     return GroundTruth(
         source=name,
         style=style,
         image_ids=np.array(ids, np.int64),
-        category_ids=np.array([category["id"] for category in categories], np.int64),
-        class_names=tuple(str(category.get("name", category["id"])) for category in categories),
-        frequency=_frequency(categories, match),
+        category_ids=np.array(numbers if match is None or match.identical else _new_ids(match, category_ids), np.int64),
+        class_names=names,
+        frequency=_frequency([categories[entry].get("frequency") if entry >= 0 else "" for entry in entry_of.tolist()]),
         image_index=image_index,
         labels=labels,
         boxes=labelled.boxes[kept],
@@ -139,11 +144,7 @@ def load_ground_truth(
         crowd=labelled.crowd[kept] & (style == "coco"),
         verified=verified,
         not_exhaustive=not_exhaustive,
-        dataset={
-            "images": images,
-            "categories": categories,
-            "annotations": kept_entries,
-        },
+        dataset={"images": images, "categories": categories, "annotations": kept_entries},
         note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(labelled.images, images)))),
     )
 
@@ -171,43 +172,22 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
             )
 
 
-def _matched(categories: Sequence[Mapping[str, Any]], class_names: Sequence[str] | None) -> ClassMatch | None:
-    if class_names is None:
-        return None
-    ordered = sorted(categories, key=lambda category: category["id"])
-    return match_classes(class_names, [str(category.get("name", category["id"])) for category in ordered])
-
-
-def _frequency(categories: Sequence[Mapping[str, Any]], match: ClassMatch | None) -> npt.NDArray[np.str_] | None:
-    left_out = set() if match is None else set(np.flatnonzero(match.label_of_model < 0).tolist())
-    letters = ["" if index in left_out else entry.get("frequency") for index, entry in enumerate(categories)]
-    if any(letters) and all(letter in ("", "r", "c", "f") for letter in letters):
-        return np.array(letters)
-    return None
-
-
-def _looked_for(match: ClassMatch | None, num_images: int) -> npt.NDArray[np.bool_] | None:
-    """Classes of the model that the labels do not have were looked for in no image."""
-    if match is None or not match.only_in_model:
-        return None
-    return np.broadcast_to(match.label_of_model >= 0, (num_images, len(match.model_names)))
+def _frequency(letters: Sequence[str | None]) -> npt.NDArray[np.str_] | None:
+    """The groups that the labels name; a class that they do not have is in none."""
+    return np.array(letters) if any(letters) and all(letter in ("", *GROUPS) for letter in letters) else None
 
 
 def _check_categories(
-    name: str,
-    categories: Sequence[Mapping[str, Any]],
-    category_ids: Sequence[int] | None,
-    num_classes: int | None,
+    name: str, annotated: Sequence[int], category_ids: Sequence[int] | None, num_classes: int | None
 ) -> None:
-    annotated = sorted(category["id"] for category in categories)
     remedy = "Predict again with `class_names` (`--class-names`), and classes are matched by name."
     if category_ids is not None and list(category_ids) != annotated:
         raise InputError(
             f"The categories of `{name}` are not those of the predictions: "
             f"{_difference(category_ids, annotated, 'category')}. {remedy}"
         )
-    if num_classes is not None and num_classes != len(categories):
-        raise InputError(f"`{name}` has {len(categories)} classes, but the predictions have {num_classes}. {remedy}")
+    if num_classes is not None and num_classes != len(annotated):
+        raise InputError(f"`{name}` has {len(annotated)} classes, but the predictions have {num_classes}. {remedy}")
 
 
 def _matching_images(
@@ -243,81 +223,36 @@ def _difference(predicted: Sequence[int], annotated: Sequence[int], noun: str) -
     return ", ".join(parts) or "they stand in another order"
 
 
-def _marks(images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int]) -> npt.NDArray[np.bool_]:
-    marks = np.zeros((len(images), len(label)), bool)
+def _marks(
+    images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int], num_classes: int
+) -> npt.NDArray[np.bool_]:
+    """`(I, F)` the classes that a field of each image lists, as far as the model has them."""
+    marks = np.zeros((len(images), num_classes), bool)
     for index, image in enumerate(images):
-        marks[index, [label[category] for category in image[field] if category in label]] = True
+        marks[index, [label[category] for category in image[field] if label.get(category, -1) >= 0]] = True
     return marks
 
 
-def _in_classes_of_model(
-    labelled: Annotations, match: ClassMatch, model_ids: Sequence[int] | None, *, allow_missing: bool
-) -> Annotations:
-    """Annotations whose categories are all classes of the model, in its order; those it lacks are left out.
-
-    Args:
-        labelled: Annotations with entries.
-        match: Which of their classes, sorted by id, is which class of the model.
-        model_ids: Category ids that the predictions were stored with; the classes are numbered from 1 on without them,
-            and where these do not ascend.
-        allow_missing: Leave out objects of classes that the model lacks; they are refused otherwise.
-    """
-    ids = _ids(match, model_ids)
-    categories = sorted(labelled.categories, key=lambda category: category["id"])
-    labels = labelled.positions("category", (category["id"] for category in categories))
-    in_model = match.model_of_label >= 0
-    kept = in_model[labels]
-    if not allow_missing and not kept.all():
-        _refuse(labelled.source, match, labels[~kept])
-    new_id = {
-        category["id"]: ids[model_class]
-        for category, model_class in zip(categories, match.model_of_label.tolist(), strict=True)
-        if model_class >= 0
-    }
-    entries = [{**entry, "category_id": new_id[entry["category_id"]]} for entry in compress(labelled.entries, kept)]
-    return replace(
-        labelled,
-        images=[_image(image, new_id) for image in labelled.images],
-        categories=[_category(match, model_class, ids, categories) for model_class in range(len(ids))],
-        entries=entries,
-        ids=labelled.ids[kept],
-        image_ids=labelled.image_ids[kept],
-        category_ids=np.array([entry["category_id"] for entry in entries], np.int64),
-        boxes=labelled.boxes[kept],
-        crowd=labelled.crowd[kept],
-        places=labelled.places[kept],
-    )
+def _in_model(
+    labelled: Annotations, match: ClassMatch, numbers: Sequence[int], *, allow_missing: bool
+) -> npt.NDArray[np.bool_]:
+    """`(N,)` the objects whose class the model has; unless they are to be left out, others are refused."""
+    labels = labelled.positions("category", numbers)
+    in_model: npt.NDArray[np.bool_] = match.model_of_label[labels] >= 0
+    if not allow_missing and not in_model.all():
+        names = [match.label_names[label] for label in np.unique(labels[~in_model])]
+        raise InputError(
+            f"`{labelled.source}` has {int((~in_model).sum())} objects of classes that the model does not have: "
+            f"{listed(names)}. Pass allow_missing_classes=True to leave them out."
+        )
+    return in_model
 
 
-def _ids(match: ClassMatch, model_ids: Sequence[int] | None) -> list[int]:
+def _new_ids(match: ClassMatch, model_ids: Sequence[int] | None) -> Sequence[int]:
+    """Ids of the model's classes: those that the predictions were stored with, where they ascend, else from 1 on."""
     if model_ids is not None and (np.diff(model_ids) > 0).all():
-        return [int(number) for number in model_ids]
-    return list(range(1, len(match.model_names) + 1))
-
-
-def _refuse(source: str, match: ClassMatch, labels: npt.NDArray[np.int64]) -> None:
-    names = [match.label_names[label] for label in np.unique(labels)]
-    raise InputError(
-        f"`{source}` has {len(labels)} objects of classes that the model does not have: {listed(names)}. Pass "
-        "allow_missing_classes=True to leave them out."
-    )
-
-
-def _image(image: Mapping[str, Any], new_id: Mapping[int, int]) -> dict[str, Any]:
-    lists = {
-        field: [new_id[number] for number in image[field] if number in new_id]
-        for field in FEDERATED_FIELDS
-        if isinstance(image.get(field), list)
-    }
-    return {**image, **lists}
-
-
-def _category(
-    match: ClassMatch, model_class: int, ids: Sequence[int], categories: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    label = int(match.label_of_model[model_class])
-    category = categories[label] if label >= 0 else {}
-    return {**category, "id": ids[model_class], "name": match.model_names[model_class]}
+        return model_ids
+    return range(1, len(match.model_names) + 1)
 
 
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections:

@@ -40,7 +40,7 @@ class GroundTruth:
         verified: `(I, F)` whether a class was looked for in an image, which a class of the model that the labels do not
             have was nowhere; None where all were.
         not_exhaustive: `(I, F)` whether objects of a class may lack a box in an image; None where never.
-        dataset: The annotations as parsed.
+        dataset: The entries of these images, of their objects and of all categories, as parsed.
         note: Which classes of model and labels, and which images, are left out, in one line; empty for none.
     """
 
