@@ -111,6 +111,28 @@ def sigmoid(logits: npt.ArrayLike) -> FloatArray:
     return result
 
 
+def ratio(part: npt.ArrayLike, whole: npt.ArrayLike) -> FloatArray:
+    """`part / whole`, NaN where `whole` is 0.
+
+    Example:
+        >>> ratio([1, 2], [4, 0]).tolist()
+        [0.25, nan]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.asarray(whole) > 0, np.divide(part, whole), np.nan)
+
+
+def mean_of_present(values: FloatArray, axis: int | None = None) -> FloatArray:
+    """Mean of what is not NaN; NaN where nothing is left.
+
+    Example:
+        >>> mean_of_present(np.array([[0.2, np.nan], [0.4, np.nan]]), axis=0).round(2).tolist()
+        [0.3, nan]
+    """
+    missing = np.isnan(values)
+    return ratio(np.where(missing, 0.0, values).sum(axis=axis), (~missing).sum(axis=axis))
+
+
 def check_background(background: Any) -> int | None:
     """Accept None, 0 or -1 as the place of the background column.
 

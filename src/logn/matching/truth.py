@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import mean_of_present
 from logn.data.class_counts import frequency_groups
 from logn.errors import InputError
 
@@ -146,19 +147,23 @@ def groups_of_classes(
     return truth.frequency, "the field `frequency`"
 
 
+def group_members(groups: Groups | None, num_classes: int) -> dict[str, npt.NDArray[np.bool_]]:
+    """`(F,)` all classes, under "", and those of each group, where the groups are known.
+
+    Example:
+        >>> list(group_members(None, 2)), group_members(np.array(["r", "f"]), 2)["r"].tolist()
+        ([''], [True, False])
+    """
+    members = {"": np.ones(num_classes, bool)}
+    return members if groups is None else members | {group: groups == group for group in GROUPS}
+
+
 def mean_per_group(values: npt.NDArray[np.float64], groups: Groups | None) -> dict[str, float]:
-    """Mean of the values that are there, over the classes of each group.
+    """Mean of the values that are there, over all classes, under "", and over those of each group.
 
     Example:
         >>> mean_per_group(np.array([0.2, 0.4, np.nan]), np.array(["r", "f", "f"]))
-        {'r': 0.2, 'c': nan, 'f': 0.4}
+        {'': 0.30000000000000004, 'r': 0.2, 'c': nan, 'f': 0.4}
     """
-    if groups is None:
-        return {}
-    return {group: mean_of_present(values[groups == group]) for group in GROUPS}
-
-
-def mean_of_present(values: npt.NDArray[np.float64]) -> float:
-    """Mean of what is not NaN; NaN when nothing is left."""
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if len(present) else float("nan")
+    members = group_members(groups, len(values))
+    return {group: float(mean_of_present(values[classes])) for group, classes in members.items()}

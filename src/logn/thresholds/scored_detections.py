@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import FloatArray, mean_of_present, ratio, sigmoid
 from logn.matching.draws import Draws
 from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
@@ -265,8 +265,7 @@ def measure(draws: DrawnDetections, thresholds: npt.ArrayLike) -> dict[str, Floa
     hits, alarms, objects = counts.sum(axis=1)
     metrics = shares(hits, alarms, objects) | {"false alarms per image": ratio(alarms, draws.images)}
     for name, values in shares(*counts).items():
-        counted = (counts[2] > 0) & ~np.isnan(values)
-        metrics[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
+        metrics[f"class-mean {name}"] = mean_of_present(np.where(counts[2] > 0, values, np.nan), axis=0)
     return metrics
 
 
@@ -274,9 +273,3 @@ def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
     """Precision, recall and F1; NaN where nothing was kept, or nothing is to be found."""
     kept = hits + alarms
     return {"precision": ratio(hits, kept), "recall": ratio(hits, objects), "F1": ratio(2 * hits, kept + objects)}
-
-
-def ratio(part: Array, whole: Array) -> FloatArray:
-    """`part / whole`, NaN where `whole` is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, np.nan)

@@ -141,7 +141,7 @@ def test_decode_equals_the_final_output_of_the_model(name, tmp_path):
         hook.remove()
     found = decode(store, affine, DecodeSettings.of_framework(detector.postprocessing))
     for number, expected in enumerate(outputs):
-        here = found.of_image(number)
+        here = found.take(found.image_index == number)
         np.testing.assert_array_equal(np.array(detector.class_columns)[here.labels], expected["labels"])
         np.testing.assert_allclose(here.scores, expected["scores"], atol=1e-5)
         np.testing.assert_allclose(here.boxes, expected["boxes"], atol=1e-4, rtol=1e-5)

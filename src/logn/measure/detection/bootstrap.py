@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import mean_of_present, ratio
 from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import warn
 from logn.matching.draws import Counts, Draws
 from logn.matching.match import MatchedDetections
-from logn.matching.truth import GROUPS, GroundTruth, Groups
+from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.drawn_precision import drawn_precision
 from logn.measure.detection.metrics import recall_name
 
@@ -97,15 +98,14 @@ def _metrics_of_draws(
     mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
     for label, of_thresholds, of_first in drawn_precision(matched, by_image, boxes):
         mean[label], first[label] = of_thresholds, of_first
-    members: dict[str, Any] = {"": slice(None)}
-    if groups is not None:
-        members |= {group: np.flatnonzero(groups == group) for group in GROUPS}
-    result = {f"AP{group}": _mean_of_annotated(mean[rows], boxes[rows]) for group, rows in members.items()}
-    result["AP50"] = _mean_of_annotated(first, boxes)
+    mean[boxes == 0], first[boxes == 0] = np.nan, np.nan
+    members = group_members(groups, truth.num_classes)
+    result = {f"AP{group}": mean_of_present(mean[classes], axis=0) for group, classes in members.items()}
+    result["AP50"] = mean_of_present(first, axis=0)
     for at, right in hits.items():
-        share = _per_class(right.labels, right.image_index, truth.num_classes, by_image) / np.maximum(boxes, 1)
-        of_groups = {group: _mean_of_annotated(share[rows], boxes[rows]) for group, rows in members.items()}
-        result |= {recall_name(at, group): values for group, values in of_groups.items()}
+        share = ratio(_per_class(right.labels, right.image_index, truth.num_classes, by_image), boxes)
+        for group, classes in members.items():
+            result[recall_name(at, group)] = mean_of_present(share[classes], axis=0)
     return result
 
 
@@ -152,16 +152,6 @@ def paired_differences(
         name: paired_interval(first_draws.get(name, nothing), draws.get(name, nothing), value - first[name], confidence)
         for name, value in values.items()
     }
-
-
-def _mean_of_annotated(values: Floats, boxes: npt.NDArray[Any]) -> Floats:
-    """Mean over the classes that have a box in the draw; NaN for none."""
-    annotated = boxes > 0
-    count = annotated.sum(axis=0)
-    total = np.where(annotated, values, 0.0).sum(axis=0)
-    result: Floats = np.full(len(total), np.nan)
-    np.divide(total, count, out=result, where=count > 0)
-    return result
 
 
 def _per_class(
