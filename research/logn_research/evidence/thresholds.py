@@ -30,7 +30,7 @@ from logn.predictions.predict import predict
 from logn.predictions.store import PredictionStore
 from logn.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
 from logn.thresholds.points import ClassPoint, OperatingPoints
-from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, logit, measure
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
 
 RESULTS = Path(__file__).parents[2] / "results" / "thresholds.json"
 NAMES = Path(__file__).with_name("coco_classes.txt")
@@ -114,7 +114,7 @@ def measured(
 
 
 def _values(draws: DrawnDetections, thresholds: FloatArray, goal: Goal) -> Values:
-    levels = np.repeat(logit(thresholds)[:, None], draws.size, axis=1)
+    levels = np.repeat(clipped_logit(thresholds)[:, None], draws.size, axis=1)
     if goal.is_joint:
         levels = levels + offset_to_meet(levels, np.ones(levels.shape, bool), draws, goal)
     return measure(draws, sigmoid(levels))

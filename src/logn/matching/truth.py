@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import mean_of_present
+from logn.base.arrays import nan_mean
 from logn.data.class_counts import frequency_groups
 from logn.errors import InputError
 
@@ -166,4 +166,4 @@ def mean_per_group(values: npt.NDArray[np.float64], groups: Groups | None) -> di
         {'': 0.30000000000000004, 'r': 0.2, 'c': nan, 'f': 0.4}
     """
     members = group_members(groups, len(values))
-    return {group: float(mean_of_present(values[classes])) for group, classes in members.items()}
+    return {group: float(nan_mean(values[classes])) for group, classes in members.items()}

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, mean_of_present, ratio, sigmoid
+from logn.base.arrays import FloatArray, logit, nan_mean, ratio, sigmoid
 from logn.matching.draws import Draws
 from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
-from logn.thresholds.solve import log_odds
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -27,14 +26,14 @@ LARGEST_LOGIT = 16.0
 NUMBERS_AT_ONCE = 20_000_000
 
 
-def logit(probability: npt.ArrayLike) -> FloatArray:
+def clipped_logit(probability: npt.ArrayLike) -> FloatArray:
     """The logarithm of the odds, clipped to 16 either way.
 
     Example:
-        >>> logit([0.5, 0.0, 1.0]).tolist()
+        >>> clipped_logit([0.5, 0.0, 1.0]).tolist()
         [0.0, -16.0, 16.0]
     """
-    return log_odds(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+    return logit(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ class ScoredDetections:
     @cached_property
     def cuts(self) -> list[tuple[npt.NDArray[np.intp], FloatArray]]:
         """Of each class how many detections the thresholds worth trying keep, and these thresholds."""
-        logits, floor = logit(self.scores), float(logit(self.floor))
+        logits, floor = clipped_logit(self.scores), float(clipped_logit(self.floor))
         cuts = [place_cuts(logits[rows], self.right[rows], floor) for rows, _ in self.by_class]
         kept, middle = zip(*cuts, strict=True)
         thresholds = np.split(sigmoid(np.concatenate(middle)), np.cumsum([len(each) for each in kept])[:-1])
@@ -126,7 +125,7 @@ def place_cuts(logits: FloatArray, right: Bools, floor: float) -> tuple[npt.NDAr
         floor: Lower logits were not looked at.
 
     Example:
-        >>> kept, middle = place_cuts(logit([0.9, 0.6, 0.2]), np.array([True, False, True]), -16.0)
+        >>> kept, middle = place_cuts(clipped_logit([0.9, 0.6, 0.2]), np.array([True, False, True]), -16.0)
         >>> kept.tolist(), sigmoid(middle).round(2).tolist()
         ([0, 1, 3], [0.96, 0.79, 0.08])
     """
@@ -265,7 +264,7 @@ def measure(draws: DrawnDetections, thresholds: npt.ArrayLike) -> dict[str, Floa
     hits, alarms, objects = counts.sum(axis=1)
     metrics = shares(hits, alarms, objects) | {"false alarms per image": ratio(alarms, draws.images)}
     for name, values in shares(*counts).items():
-        metrics[f"class-mean {name}"] = mean_of_present(np.where(counts[2] > 0, values, np.nan), axis=0)
+        metrics[f"class-mean {name}"] = nan_mean(np.where(counts[2] > 0, values, np.nan), axis=0)
     return metrics
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, mean_of_present, ratio
+from logn.base.arrays import FloatArray, nan_mean, ratio
 from logn.data.class_counts import ClassCounts
 from logn.matching.draws import Draws
 from logn.measure.classification.logits import RowOutcomes, open_logits, row_outcomes
@@ -259,7 +259,7 @@ class _Prepared:
             right, confidence, nll = (weights @ columns).T
             accuracy = ratio(np.add.reduceat(weights * columns[:, 0], start, axis=1), rows_of_class)
             result = {"top-1": right / total}
-            result |= {name: mean_of_present(accuracy[:, members[present]], axis=1) for name, members in groups.items()}
+            result |= {name: nan_mean(accuracy[:, members[present]]) for name, members in groups.items()}
             error = np.sum([np.abs(weights[:, rows] @ gap) for rows, gap in bins], axis=0)
             result |= {"ECE": error / total, "confidence": confidence / total, "NLL": nll / total}
             results.append(result)

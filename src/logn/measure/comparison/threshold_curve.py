@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from logn.base.arrays import sigmoid
-from logn.methods.sampled_scores import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, sigmoid
 from logn.thresholds.choose import Goal, choose
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections
 

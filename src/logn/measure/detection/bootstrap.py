@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import mean_of_present, ratio
+from logn.base.arrays import nan_mean, ratio
 from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import warn
 from logn.matching.draws import Counts, Draws
@@ -100,12 +100,12 @@ def _metrics_of_draws(
         mean[label], first[label] = of_thresholds, of_first
     mean[boxes == 0], first[boxes == 0] = np.nan, np.nan
     members = group_members(groups, truth.num_classes)
-    result = {f"AP{group}": mean_of_present(mean[classes], axis=0) for group, classes in members.items()}
-    result["AP50"] = mean_of_present(first, axis=0)
+    result = {f"AP{group}": nan_mean(mean[classes], axis=0) for group, classes in members.items()}
+    result["AP50"] = nan_mean(first, axis=0)
     for at, right in hits.items():
         share = ratio(_per_class(right.labels, right.image_index, truth.num_classes, by_image), boxes)
         for group, classes in members.items():
-            result[recall_name(at, group)] = mean_of_present(share[classes], axis=0)
+            result[recall_name(at, group)] = nan_mean(share[classes], axis=0)
     return result
 
 

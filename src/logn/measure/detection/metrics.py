@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.base.arrays import mean_of_present, ratio
+from logn.base.arrays import DEFAULT_AT, nan_mean, ratio
 from logn.matching.match import Floats, Index, Marks, MatchedDetections, match_detections
 from logn.matching.truth import GroundTruth, Groups, group_members, mean_per_group
 from logn.methods.affine import ClassAffine
-from logn.methods.sampled_scores import DEFAULT_AT, matching_threshold
+from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.detections import LVIS_CAP, Detections, Skipped
 
 COCO_CAP = 100
@@ -248,8 +248,8 @@ def average_precision(
     of_groups = mean_per_group(per_class, groups)
     values = {
         "AP": of_groups.pop(""),
-        "AP50": float(mean_of_present(precision[0])),
-        "AP75": float(mean_of_present(precision[5])),
+        "AP50": float(nan_mean(precision[0])),
+        "AP75": float(nan_mean(precision[5])),
         **{f"AP{size}": _precision_of_size(matched, truth, *SIZES[size]) for size in SIZES},
         **{f"AP{group}": value for group, value in of_groups.items()},
     }
@@ -271,7 +271,7 @@ def _precision_of_size(matched: MatchedDetections, truth: GroundTruth, low: floa
     excused = matched.pairs.excused | (areas < low) | (areas > high)
     correct, counted, _ = matched.pairs.outcomes(truth, ignored, excused)
     boxes = np.bincount(truth.labels[~ignored], minlength=truth.num_classes)
-    return float(mean_of_present(_precision(matched.labels, correct, counted, boxes).mean(axis=0)))
+    return float(nan_mean(_precision(matched.labels, correct, counted, boxes).mean(axis=0)))
 
 
 def average_precision_pool(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import mean_of_present
+from logn.base.arrays import nan_mean
 from logn.matching.match import Index, MatchedDetections, joined_pairs, overlaps
 from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.metrics import average_precision_per_class
@@ -180,7 +180,7 @@ def _class_precision(
 
 
 def _gains(per_class: Mapping[str, npt.NDArray[np.float64]], classes: npt.NDArray[np.bool_]) -> dict[str, float]:
-    means = {name: float(mean_of_present(values[classes])) for name, values in per_class.items()}
+    means = {name: float(nan_mean(values[classes])) for name, values in per_class.items()}
     base = means["AP50"]
     gains = {name: max(means[name] - base, 0.0) for name in ERROR_TYPES}
     return {"AP50": base, **gains, **{name: means[name] - base for name in SPECIAL_ERRORS}}
