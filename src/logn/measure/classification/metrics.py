@@ -125,11 +125,7 @@ def classification_metrics(
     """
     opened = open_logits(logits)
     truth = classification_truth(
-        labels,
-        opened.num_classes,
-        train_counts=train_counts,
-        class_names=class_names,
-        bounds=bounds,
+        labels, opened.num_classes, train_counts=train_counts, class_names=class_names, bounds=bounds
     )
     (outcomes,) = row_outcomes(opened, truth.labels)
     return metrics_of_outcomes(outcomes, truth)

@@ -36,11 +36,11 @@ from logn.measure.comparison.comparison import (
     describe_statistics,
 )
 from logn.measure.comparison.method_fitting import LogitMap, aligned_counts
-from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection import metrics as ap
 from logn.measure.detection.bootstrap import DrawnMethod, draw_methods
 from logn.measure.detection.example_images import Outcomes, choose_images, rare_classes
 from logn.measure.detection.metrics import EvaluationProtocol
+from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import error_types
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.decoder import Purpose, decode_for

@@ -391,11 +391,7 @@ def counts_above(scores: npt.NDArray[np.floating]) -> dict[float, int]:
 
 
 def recall_at_count(
-    matched: MatchedDetections,
-    skipped: Skipped,
-    counts: Mapping[float, int],
-    truth: GroundTruth,
-    groups: Groups | None,
+    matched: MatchedDetections, skipped: Skipped, counts: Mapping[float, int], truth: GroundTruth, groups: Groups | None
 ) -> tuple[dict[float, RecallAtCount], dict[float, MatchedDetections]]:
     """Keep the best detections of all images, as many as each count says; their hits serve the bootstrap.
 
@@ -429,11 +425,7 @@ def recall_at_count(
 
 
 def _best(
-    matched: MatchedDetections,
-    skipped: Skipped,
-    scores: npt.NDArray[np.floating],
-    count: int,
-    truth: GroundTruth,
+    matched: MatchedDetections, skipped: Skipped, scores: npt.NDArray[np.floating], count: int, truth: GroundTruth
 ) -> Marks:
     """`(D,)` which of the evaluated detections are among the best `count` of all."""
     if count >= len(scores):
