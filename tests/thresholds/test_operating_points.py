@@ -15,7 +15,7 @@ from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
+from logn.thresholds.draws import Draws, ScoredDetections, clipped_logit, measure
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 
@@ -167,7 +167,12 @@ def test_shrunk_thresholds_meet_a_goal_over_all_classes_just_so(seed):
     chosen = choose_thresholds(scored, Goal.parse("fppi=0.5"), num_bootstrap=50)
     assert (chosen.weights < 1).sum() > 0
     alarms = [
-        int((scored.wrong & (logit(scored.scores) >= (logit(chosen.thresholds) + move)[scored.labels])).sum())
+        int(
+            (
+                scored.wrong
+                & (clipped_logit(scored.scores) >= (clipped_logit(chosen.thresholds) + move)[scored.labels])
+            ).sum()
+        )
         for move in (1e-9, -0.3)
     ]
     assert alarms[0] <= limit < alarms[1]
@@ -515,7 +520,9 @@ class TestFoldedAsTheFrameworkDecodes:
         folded = points.fold(0.25, store)
         assert folded.is_exact
         assert folded.affine.shift[3] == 0
-        np.testing.assert_allclose(folded.affine.shift[[2, 0, 1]], logit(0.25) - logit(points.thresholds))
+        np.testing.assert_allclose(
+            folded.affine.shift[[2, 0, 1]], clipped_logit(0.25) - clipped_logit(points.thresholds)
+        )
 
 
 class TestTheSolver:
@@ -523,7 +530,7 @@ class TestTheSolver:
         """One class beside a background is a sigmoid."""
         rows = np.random.default_rng(0).normal(0, 3, (200, 2)), [0]
         wanted = shifted_scores(*rows, 0.0) >= 0.7
-        start = np.array([float(logit(0.25) - logit(0.7))])
+        start = np.array([float(clipped_logit(0.25) - clipped_logit(0.7))])
         assert agreement(wanted, shifted_scores(*rows, start) >= 0.25) == 1.0
         np.testing.assert_array_equal(solve_shifts(*rows, wanted, 0.25, start), start)
 
@@ -531,7 +538,7 @@ class TestTheSolver:
         rows = np.random.default_rng(1).normal(0, 2, (300, 5)), [1, 2, 3, 4]
         thresholds = np.array([0.2, 0.3, 0.5, 0.6])
         wanted = shifted_scores(*rows, 0.0) >= thresholds
-        start = logit(0.4) - logit(thresholds)
+        start = clipped_logit(0.4) - clipped_logit(thresholds)
         solved = solve_shifts(*rows, wanted, 0.4, start)
         shares = [agreement(wanted, shifted_scores(*rows, shifts) >= 0.4) for shifts in (start, solved)]
         assert shares[1] > shares[0]

@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.base.files import write_text
 from logn.methods.affine import ClassAffine
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.models.onnx.detector import OnnxDetector
 from logn.predictions.predict import predict
 from logn.predictions.store import PredictionStore
 from logn.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
-from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
+from logn.thresholds.draws import Draws, ScoredDetections, clipped_logit, measure
 from logn.thresholds.points import ClassPoint, OperatingPoints
 
 RESULTS = Path(__file__).parents[2] / "results" / "thresholds.json"
@@ -114,7 +113,7 @@ def measured(
 
 
 def _values(draws: Draws, thresholds: FloatArray, goal: Goal) -> Values:
-    levels = np.repeat(logit(thresholds)[:, None], draws.size, axis=1)
+    levels = np.repeat(clipped_logit(thresholds)[:, None], draws.size, axis=1)
     if goal.is_joint:
         levels = levels + offset_to_meet(levels, np.ones(levels.shape, bool), draws, goal)
     return measure(draws, sigmoid(levels))

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.base.arrays import foreground_columns
+from logn.base.arrays import DEFAULT_AT, foreground_columns
 from logn.base.files import check_new, staging_folder
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_share
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
-from logn.methods.sampled_scores import DEFAULT_AT, class_scores, sampled_threshold
+from logn.methods.sampled_scores import class_scores, sampled_threshold
 from logn.models.open import Hints, open_model
 from logn.models.opened import (
     Advance,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import nan_mean
 from logn.base.files import require_file
 from logn.base.strict_json import parse_json
 from logn.data.annotations import FEDERATED_FIELDS, Annotations, label_protocol, read_annotations
@@ -467,8 +468,7 @@ def mean_per_group(values: npt.NDArray[np.float64], groups: Groups | None) -> di
 
 def mean_of_present(values: npt.NDArray[np.float64]) -> float:
     """Mean of what is not NaN; NaN when nothing is left."""
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if len(present) else float("nan")
+    return float(nan_mean(values))
 
 
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections:

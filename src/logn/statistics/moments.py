@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, as_rows, check_background, is_torch_tensor, sigmoid
+from logn.base.arrays import ACTIVATIONS, FloatArray, as_rows, check_background, is_torch_tensor, ratio, sigmoid
 from logn.base.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.errors import InputError, warn
 from logn.statistics.row_sample import RowSample
-from logn.statistics.sums import ACTIVATIONS, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
+from logn.statistics.sums import VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
 
 FILE_FORMAT = "logn.statistics"
 FILE_SCHEMA = 3
@@ -309,7 +309,7 @@ class ClassMoments:
     def variance(self) -> FloatArray:
         """Unbiased variance; NaN where fewer than two values were seen."""
         seen = self._sums.totals
-        return np.divide(seen.m2, seen.count - 1, out=np.full_like(seen.m2, np.nan), where=seen.count > 1)
+        return ratio(seen.m2, seen.count - 1)
 
     @property
     def std(self) -> FloatArray:

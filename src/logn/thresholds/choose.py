@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.errors import InputError
 from logn.matching.matching import match_detections
 from logn.matching.truth import read_results, truth_of_predictions
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import LogitFacts, with_background_name
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import StatisticsMetadata
-from logn.thresholds.draws import Bools, ClassSums, Draws, Ints, ScoredDetections, logit, measure, shares
+from logn.thresholds.draws import Bools, ClassSums, Draws, Ints, ScoredDetections, clipped_logit, measure, shares
 from logn.thresholds.points import ClassPoint, OperatingPoints, check_threshold
 
 F1, PRECISION, RECALL, FALSE_ALARMS = "f1", "precision", "recall", "fppi"
@@ -279,7 +278,7 @@ def choose_thresholds(
     drawn = [choose(draws, goal)[1] for draws in Draws.bootstrap(detections, num_bootstrap, seed)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
-        spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
+        spread = np.nanvar(clipped_logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
     hits, _, objects = once.at(0.0)[:, :, 0]  # of all detections
     better = _better_on_held_out(detections, goal, spread, hits, seed)
     weights = np.where(better, _weights(common, own, spread, hits)[:, 0], 0.0)
@@ -351,8 +350,8 @@ def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draw
         draws: What they were chosen on.
         goal: The goal.
     """
-    base = logit(common)
-    mixed = base + np.where(np.isnan(own), 0.0, weights * (logit(np.nan_to_num(own, nan=0.5)) - base))
+    base = clipped_logit(common)
+    mixed = base + np.where(np.isnan(own), 0.0, weights * (clipped_logit(np.nan_to_num(own, nan=0.5)) - base))
     if goal.is_joint and (weights < 1).any():
         moves = np.broadcast_to(weights > 0, mixed.shape)
         mixed = mixed + moves * offset_to_meet(mixed, moves, draws, goal)
@@ -397,7 +396,7 @@ def _better_on_held_out(
         common, own = choose(train, goal)
         own = shrunk(common, own, _weights(common, own, spread, right), train, goal)
         for side, thresholds in enumerate((np.broadcast_to(common, own.shape), own)):
-            logits = logit(thresholds)
+            logits = clipped_logit(thresholds)
             offset = offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
             totals[side] += test.at(sigmoid(logits + offset))[:, :, 0]
     gains = _score(goal, *totals[1]) - _score(goal, *totals[0])
@@ -417,7 +416,7 @@ def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hit
     """`(F, 1)` weight of each own threshold: 0 with too few right detections, 1 for the others without draws."""
     weights = np.where(np.isfinite(own), 1.0, 0.0)
     if spread is not None:
-        weights = shrinkage_weights(logit(own[:, 0]), float(logit(common[0])), spread, hits)[0][:, None]
+        weights = shrinkage_weights(clipped_logit(own[:, 0]), float(clipped_logit(common[0])), spread, hits)[0][:, None]
     return np.where((hits >= FEWEST)[:, None], weights, 0.0)
 
 

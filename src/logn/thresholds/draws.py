@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import FloatArray, logit, ratio, sigmoid
 from logn.matching.matching import MatchedDetections
 from logn.matching.truth import GroundTruth
-from logn.thresholds.solve import log_odds
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -26,14 +25,14 @@ LARGEST_LOGIT = 16.0
 NUMBERS_AT_ONCE = 20_000_000
 
 
-def logit(probability: npt.ArrayLike) -> FloatArray:
+def clipped_logit(probability: npt.ArrayLike) -> FloatArray:
     """The logarithm of the odds, clipped to 16 either way.
 
     Example:
-        >>> logit([0.5, 0.0, 1.0]).tolist()
+        >>> clipped_logit([0.5, 0.0, 1.0]).tolist()
         [0.0, -16.0, 16.0]
     """
-    return log_odds(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+    return logit(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,15 +133,15 @@ class ClassSums:
     @cached_property
     def levels(self) -> npt.NDArray[np.intp]:
         """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
-        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
+        ends = np.append(np.flatnonzero(-np.diff(clipped_logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
         runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
         return np.concatenate([[0], ends[runs] + 1])
 
     @cached_property
     def thresholds(self) -> FloatArray:
         """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
-        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
-        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
+        logits = clipped_logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
+        lowest = max(float(logits[-1]) - 2.0, min(float(clipped_logit(self.floor)), float(logits[-1])))
         bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
         return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
 
@@ -234,9 +233,3 @@ def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
     """Precision, recall and F1; NaN where nothing was kept, or nothing is to be found."""
     kept = hits + alarms
     return {"precision": ratio(hits, kept), "recall": ratio(hits, objects), "F1": ratio(2 * hits, kept + objects)}
-
-
-def ratio(part: Array, whole: Array) -> FloatArray:
-    """`part / whole`, NaN where `whole` is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, np.nan)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import HOW_IT_RUNS, corrected_name, free_name
 from logn.cli import options
 from logn.cli.console import (
@@ -36,7 +37,7 @@ def correct(
     output: options.OptionalOutput = None,
     method: options.Method = None,
     thresholds: options.OptionalThresholds = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     like: options.Like = None,
     size: options.Size = None,
     background: options.BackgroundOption = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, print_text, text_style
 from logn.errors import InputError, LogNWarning
@@ -25,7 +26,7 @@ SHOWN = 10
 def inspect(
     statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="File from logn collect.")],
     counts: options.Counts = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     activation: options.ActivationOption = None,
     plot: Annotated[
         Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import free_name
 from logn.cli import options
 from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
@@ -20,7 +21,7 @@ def thresholds(
     ],
     data: options.Data,
     aim: options.Thresholds = "f1",
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     output: options.OptionalOutput = None,
     overwrite: options.Overwrite = False,
     affine: Annotated[

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray
+from logn.base.arrays import FloatArray, nan_mean, ratio
 from logn.data.class_counts import ClassCounts
 from logn.measure.classification.logits import RowOutcomes, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
@@ -69,7 +69,7 @@ class Reliability:
         bin_index = np.minimum((outcomes.confidence * BINS).astype(np.int64), BINS - 1)
         rows = np.bincount(bin_index, minlength=BINS)
         sums = [np.bincount(bin_index, column, BINS) for column in (outcomes.confidence, outcomes.predicted == labels)]
-        confidence, accuracy = (np.divide(total, rows, out=np.full(BINS, np.nan), where=rows > 0) for total in sums)
+        confidence, accuracy = (ratio(total, rows) for total in sums)
         return cls(rows.astype(np.int64), confidence, accuracy)
 
 
@@ -142,7 +142,7 @@ def metrics_of_outcomes(outcomes: RowOutcomes, truth: ClassificationTruth) -> Cl
     rows = truth.rows_per_class
     return ClassificationMetrics(
         values={name: float(values[0]) for name, values in once.items()},
-        per_class=np.divide(hits, rows, out=np.full(len(rows), np.nan), where=rows > 0),
+        per_class=ratio(hits, rows),
         predictions_per_class=np.bincount(outcomes.predicted, minlength=truth.num_classes),
         confused=most_confused(outcomes.predicted, truth),
     )
@@ -274,23 +274,10 @@ class _Prepared:
         for columns, bins in zip(self.columns, self.bins, strict=True):
             total = weights.sum(axis=1)
             right, confidence, nll = (weights @ columns).T
-            accuracy = _share(np.add.reduceat(weights * columns[:, 0], start, axis=1), rows_of_class)
+            accuracy = ratio(np.add.reduceat(weights * columns[:, 0], start, axis=1), rows_of_class)
             result = {"top-1": right / total}
-            result |= {name: _mean_of_present(accuracy[:, members[present]]) for name, members in groups.items()}
+            result |= {name: nan_mean(accuracy[:, members[present]]) for name, members in groups.items()}
             error = np.sum([np.abs(weights[:, rows] @ gap) for rows, gap in bins], axis=0)
             result |= {"ECE": error / total, "confidence": confidence / total, "NLL": nll / total}
             results.append(result)
         return results
-
-
-def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """Part of the whole; NaN where the whole is 0."""
-    result: FloatArray = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
-
-
-def _mean_of_present(values: FloatArray) -> FloatArray:
-    """Mean over the last axis of what is not NaN; NaN when nothing is left."""
-    missing = np.isnan(values)
-    return _share(np.where(missing, 0.0, values).sum(axis=1), (~missing).sum(axis=1).astype(float))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logn.base.arrays import sigmoid
-from logn.methods.sampled_scores import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, sigmoid
 from logn.thresholds.choose import Goal, choose
 from logn.thresholds.draws import Draws, ScoredDetections
 

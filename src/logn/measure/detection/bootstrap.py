@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import ratio
 from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import warn
 from logn.matching.matching import MatchedDetections
@@ -172,11 +173,7 @@ def paired_differences(
 def _mean_of_annotated(values: Floats, boxes: Counts) -> Floats:
     """Mean over the classes that have a box in the draw; NaN for none."""
     annotated = boxes > 0
-    count = annotated.sum(axis=0)
-    total = np.where(annotated, values, 0.0).sum(axis=0)
-    result: Floats = np.full(len(total), np.nan)
-    np.divide(total, count, out=result, where=count > 0)
-    return result
+    return ratio(np.where(annotated, values, 0.0).sum(axis=0), annotated.sum(axis=0))
 
 
 def _per_class(

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
+from logn.base.arrays import DEFAULT_AT, ratio
 from logn.matching.matching import Floats, Index, Marks, MatchedDetections, match_detections
 from logn.matching.truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
 from logn.methods.affine import ClassAffine
@@ -28,8 +29,8 @@ RECALL_THRESHOLDS: Floats = np.linspace(0.0, 1.0, 101)
 SIZES = {"s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}
 BINS = 15
 # Score thresholds of the uncorrected model, of which the counts are taken; tables show the second.
-COUNTED_AT = (0.5, 0.25, 0.05)
-SHOWN_AT = 0.25
+COUNTED_AT = (0.5, DEFAULT_AT, 0.05)
+SHOWN_AT = DEFAULT_AT
 
 
 @dataclass(frozen=True)
@@ -417,7 +418,7 @@ def recall_at_count(
     for at, count in counts.items():
         kept = _best(matched, skipped, scores, count, truth)
         hits[at] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
-        per_class = np.bincount(right.labels, minlength=truth.num_classes) / np.where(objects > 0, objects, np.nan)
+        per_class = ratio(np.bincount(right.labels, minlength=truth.num_classes), objects)
         points[at] = RecallAtCount(
             at=at,
             detections=min(count, len(scores)),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import sigmoid, softmax
+from logn.base.arrays import logit, sigmoid, softmax
 from logn.base.boxes import corners_of
 from logn.errors import InputError
 from logn.models.onnx.candidates import ACTIVATIONS
@@ -79,7 +79,7 @@ class BoxLayout:
         if self.raw_objectness:
             return column.astype(np.float32)
         clipped = np.clip(column, np.finfo(np.float32).tiny, _ALMOST_ONE)
-        return np.asarray(np.log(clipped) - np.log1p(-clipped), np.float32)
+        return logit(clipped).astype(np.float32)
 
 
 def class_rows(logits: OnnxLogits, values: Mapping[str, Array], order: Sequence[int]) -> Array:
