@@ -264,6 +264,20 @@ class ClassMoments:
         merged[0]._sums = RunningSums(total)
         return merged[0]
 
+    def become(self, other: ClassMoments) -> None:
+        """Take the numbers and the metadata of `other`, for those who hold this object; both share them from then on.
+
+        Example:
+            >>> held, total = ClassMoments(1), ClassMoments(1)
+            >>> total.update(np.array([[1.0], [3.0]]))
+            >>> held.become(total)
+            >>> held.mean.tolist()
+            [2.0]
+        """
+        self.metadata, self.num_columns, self._sums = other.metadata, other.num_columns, other._sums
+        self._has_objectness, self._sample = other._has_objectness, other._sample
+        self._probabilities = other._probabilities
+
     def new_part(self) -> ClassMoments:
         """Empty statistics of the same kind, to be merged into these; rows that cannot enter the sample are not kept.
 
