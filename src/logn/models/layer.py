@@ -393,6 +393,6 @@ def fingerprint(model: nn.Module) -> str:
         if tensor.device.type == "meta":
             continue
         # Bytes rather than numbers, since NumPy lacks bfloat16.
-        octets = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-        digest.update(memoryview(octets.numpy()))
+        raw_bytes = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        digest.update(memoryview(raw_bytes.numpy()))
     return digest.hexdigest()

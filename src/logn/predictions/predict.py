@@ -137,16 +137,16 @@ def _write(
             writer.append(int(dataset.image_ids[place]), proposals, _picture_digest(dataset, place))
         return len(indices)
 
-    pen = ThreadPoolExecutor(1)
+    writing = ThreadPoolExecutor(1)
     waiting: Future[int] | None = None
     try:
         for indices, found in _proposals(source, dataset, todo, batch):
             writer = writer or PredictionWriter(path, header(found[0]), part=part)
             report(waiting.result() if waiting else 0)
-            waiting = pen.submit(write, indices, found)
+            waiting = writing.submit(write, indices, found)
         report(waiting.result() if waiting else 0)
     finally:
-        pen.shutdown()
+        writing.shutdown()
         if writer:
             writer.close()
 
