@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 from logn.base.arrays import DEFAULT_AT
 from logn.base.files import format_of, require_file
 from logn.cli import options
-from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
+from logn.cli.console import (
+    COMMAND_LINE,
+    command,
+    echo,
+    print_json,
+    print_note,
+    print_tables,
+    print_text,
+    progress,
+    text_style,
+)
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -188,7 +198,6 @@ def _print_short(comparison: Comparison) -> None:
 def _print_all(comparison: Comparison) -> None:
     from logn.measure.comparison.tables import write_comparison
 
-    style = text_style()
-    echo(write_comparison(comparison, style=style), colours=style.colours)
+    print_tables(lambda style: write_comparison(comparison, style=style))
     for row in comparison.rows[1:]:
         print_text(comparison.verdict(row.name), indent="  ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from logn.cli.console import (
     echo,
     print_json,
     print_note,
+    print_tables,
     print_text,
     progress,
     text_style,
@@ -109,7 +111,8 @@ def _print_thresholds(done: Correction, shipped: FoldedPoints) -> None:
 
     echo("")
     is_corrected = shipped.points.correction is not None
-    echo(write_points(shipped.points, text_style(), shipped.uncorrected if is_corrected else None))
+    uncorrected = shipped.uncorrected if is_corrected else None
+    print_tables(partial(write_points, shipped.points, uncorrected=uncorrected))
     print_text(shipped.describe())
     if done.output is None:
         _print_next(done, None, None)
