@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from logn.base import processes
 from logn.base.arrays import foreground_columns, softmax
+from logn.base.boxes import box_iou
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
@@ -18,7 +19,7 @@ from logn.predictions import decoder, nms
 from logn.predictions.decoder import DecodeSettings, Purpose, decode, decode_for, decode_many
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.image_decoder import Decoded, sort_candidates
-from logn.predictions.nms import Boxes, Suppression, box_iou
+from logn.predictions.nms import Boxes, Suppression
 from logn.predictions.scores import ImageLogits, ScoreFunction, Scratch
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 

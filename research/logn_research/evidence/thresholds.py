@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.base.files import write_text
 from logn.methods.affine import ClassAffine
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.models.onnx.detector import OnnxDetector
 from logn.predictions.predict import predict
 from logn.predictions.store import PredictionStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.base.arrays import foreground_columns
-from logn.base.files import check_new
+from logn.base.arrays import DEFAULT_AT, foreground_columns
+from logn.base.files import check_new, staging_folder
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_share
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
-from logn.methods.sampled_scores import DEFAULT_AT, class_scores, sampled_threshold
+from logn.methods.sampled_scores import class_scores, sampled_threshold
 from logn.models.open import Hints, open_model
 from logn.models.opened import (
     Advance,
@@ -353,12 +352,8 @@ def _workshop(target: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="logn-correct-") as folder:
             yield Path(folder)
         return
-    folder_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    folder_path.mkdir()
-    try:
-        yield folder_path
-    finally:
-        shutil.rmtree(folder_path, ignore_errors=True)
+    with staging_folder(target) as beside_target:
+        yield beside_target
 
 
 def _move(folder: Path, target: Path) -> tuple[Path, ...]:

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from logn.base.arrays import foreground_columns
+from logn.base.arrays import DEFAULT_AT, foreground_columns
 from logn.base.files import check_new, require_place
 from logn.correction.correct import Correction, correct
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.models.foldable import open_to_fold
 from logn.models.open import choose_device, detector, move_to
 from logn.models.opened import ImageSource, Model, OnnxModel, as_tensor, network_of

@@ -100,6 +100,16 @@ class ClassCounts:
         return ClassCounts(images, instances, self.names, self.num_images)
 
     @classmethod
+    def of(cls, counts: ClassCounts | npt.ArrayLike) -> ClassCounts:
+        """Counts as they are, or of plain numbers per class.
+
+        Example:
+            >>> ClassCounts.of([60, 20]).image_counts.tolist()
+            [60.0, 20.0]
+        """
+        return counts if isinstance(counts, ClassCounts) else cls(np.asarray(counts, np.float64))
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
         r"""Read annotations (of YOLO and VOC those of training), a table, an array or a list.
 

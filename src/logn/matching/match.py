@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.boxes import box_iou
 from logn.errors import import_extra
 from logn.matching.truth import GroundTruth
 from logn.predictions.detections import Detections
-from logn.predictions.nms import box_iou
 
 Index = npt.NDArray[np.intp]
 Marks = npt.NDArray[np.bool_]

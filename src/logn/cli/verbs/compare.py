@@ -5,9 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.files import format_of, require_file
 from logn.cli import options
-from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
+from logn.cli.console import (
+    COMMAND_LINE,
+    command,
+    echo,
+    print_json,
+    print_note,
+    print_tables,
+    print_text,
+    progress,
+    text_style,
+)
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,7 +26,7 @@ if TYPE_CHECKING:
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
 # The metrics of the short table, by their titles; the first is shown with its difference.
-DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": "recall@n:0.25"}
+DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": f"recall@n:{DEFAULT_AT}"}
 CLASSIFIER = {"top-1": "top-1", "many": "many", "medium": "medium", "few": "few", "ECE": "ECE"}
 NAME_WIDTH = 24
 
@@ -30,7 +41,7 @@ def compare(
     labels: options.Labels = None,
     train_logits: options.TrainLogits = None,
     class_names: options.ClassNames = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     bootstrap: options.Bootstrap = 1000,
     output: options.OptionalOutput = None,
     verbose: options.Verbose = False,
@@ -182,7 +193,6 @@ def _print_short(comparison: Comparison) -> None:
 def _print_all(comparison: Comparison) -> None:
     from logn.measure.comparison.tables import write_comparison
 
-    style = text_style()
-    echo(write_comparison(comparison, style=style), colours=style.colours)
+    print_tables(lambda style: write_comparison(comparison, style=style))
     for row in comparison.rows[1:]:
         print_text(comparison.verdict(row.name), indent="  ")

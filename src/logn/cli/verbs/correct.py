@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import HOW_IT_RUNS, corrected_name, free_name
 from logn.cli import options
 from logn.cli.console import (
@@ -16,6 +18,7 @@ from logn.cli.console import (
     echo,
     print_json,
     print_note,
+    print_tables,
     print_text,
     progress,
     text_style,
@@ -36,7 +39,7 @@ def correct(
     output: options.OptionalOutput = None,
     method: options.Method = None,
     thresholds: options.OptionalThresholds = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     like: options.Like = None,
     size: options.Size = None,
     background: options.BackgroundOption = None,
@@ -108,7 +111,8 @@ def _print_thresholds(done: Correction, shipped: FoldedPoints) -> None:
 
     echo("")
     is_corrected = shipped.points.correction is not None
-    echo(write_points(shipped.points, text_style(), shipped.uncorrected if is_corrected else None))
+    uncorrected = shipped.uncorrected if is_corrected else None
+    print_tables(partial(write_points, shipped.points, uncorrected=uncorrected))
     print_text(shipped.describe())
     if done.output is None:
         _print_next(done, None, None)

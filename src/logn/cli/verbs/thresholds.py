@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import free_name
 from logn.cli import options
-from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
+from logn.cli.console import (
+    COMMAND_LINE,
+    command,
+    print_json,
+    print_note,
+    print_tables,
+    print_text,
+    progress,
+)
 from logn.cli.verbs.fit import print_fold
 from logn.errors import InputError
 
@@ -23,7 +33,7 @@ def thresholds(
     ],
     data: options.Data,
     aim: options.Thresholds = "f1",
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     output: options.OptionalOutput = None,
     overwrite: options.Overwrite = False,
     affine: Annotated[
@@ -70,7 +80,7 @@ def thresholds(
         shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "capped": folded.capped}
         print_json({**points.to_dict(), "folded": shares})
         return
-    echo(write_points(points, text_style()))
+    print_tables(partial(write_points, points))
     if folded is not None and affine is not None:
         print_text(folded.describe())
         print_fold(folded.affine, affine)

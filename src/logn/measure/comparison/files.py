@@ -35,23 +35,12 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
     """Everything as plain values, for JSON; verdicts in words in addition."""
     verdicts = {row.name: comparison.verdict(row.name) for row in comparison.rows[1:]}
     head = {"format": FORMAT, "schema": SCHEMA, "verdict": comparison.verdict(), "verdicts": verdicts}
-    return dict(plain_values({**head, **_as_dicts(comparison)}))
+    rows = [_values(row) | {"transform": _encode_map(row.transform)} for row in comparison.rows]
+    return dict(plain_values(head | _values(comparison) | {"rows": rows}))
 
 
-def _as_dicts(value: Any) -> Any:
-    """Dataclasses as dicts, at any depth; what they hold stays as it is."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _encode_map(getattr(value, field.name))
-            if isinstance(value, MethodResult) and field.name == "transform"
-            else _as_dicts(getattr(value, field.name))
-            for field in fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {key: _as_dicts(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_dicts(item) for item in value]
-    return value
+def _values(result: Comparison | MethodResult) -> dict[str, Any]:
+    return {field.name: getattr(result, field.name) for field in fields(result)}
 
 
 def _encode_map(transform: Any) -> dict[str, Any] | None:

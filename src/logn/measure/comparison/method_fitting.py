@@ -168,7 +168,7 @@ def _check_statistics(moments: ClassMoments, facts: LogitFacts, allow_mismatch: 
 
 def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:
     """Class counts in the order of the store's foreground classes."""
-    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
+    table = ClassCounts.of(counts)
     table = table.aligned_to(header.class_names)
     if table.num_classes != header.num_classes:
         raise InputError(

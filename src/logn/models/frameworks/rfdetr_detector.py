@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from logn.base.boxes import corners_of
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.models.frameworks.rfdetr import locate_in_rfdetr
 from logn.models.layer import count_columns
@@ -71,8 +72,7 @@ class RFDetrDetector:
     def _proposals(self, image: Any, boxes: Any, logits: Any) -> Proposals:
         height, width = (int(side) for side in image.shape[-2:])
         size = boxes.new_tensor([width, height, width, height])
-        center, sides = boxes.split(2, dim=-1)
-        corners = self._torch.cat([center - 0.5 * sides, center + 0.5 * sides], dim=-1) * size
+        corners = corners_of(boxes) * size
         return Proposals(corners.clamp(min=0).minimum(size), logits, height=height, width=width)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
 from logn.methods.provenance import with_background_name
 from logn.models.frameworks.transformers import locate_in_transformers
@@ -159,11 +160,10 @@ def _corners(boxes: Any) -> Any:
     """Corners, relative to the image, from center and size; the box around the quadrilaterals of PP-DocLayout V4."""
     import torch
 
-    if boxes.shape[-1] == 10:
-        points = boxes[..., None, :2] + boxes[..., 2:].unflatten(-1, (4, 2)) - 0.5
-        return torch.cat([points.amin(dim=-2), points.amax(dim=-2)], dim=-1)
-    center, size = boxes.split(2, dim=-1)
-    return torch.cat([center - 0.5 * size, center + 0.5 * size], dim=-1)
+    if boxes.shape[-1] != 10:
+        return corners_of(boxes)
+    points = boxes[..., None, :2] + boxes[..., 2:].unflatten(-1, (4, 2)) - 0.5
+    return torch.cat([points.amin(dim=-2), points.amax(dim=-2)], dim=-1)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
+from logn.base.files import atomic_path
 from logn.base.strict_json import parse_json
 from logn.errors import InputError, MissingExtraError
 
@@ -97,15 +98,11 @@ def write_transformers(
         raise InputError(f"`{target}` exists already; choose a new folder.")
     if not target.absolute().parent.is_dir():
         raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with atomic_path(target) as temporary:
         model.save_pretrained(temporary)  # type: ignore[operator]
         processor.save_pretrained(temporary)
         for file in _notices(source):
             shutil.copy(file, temporary / file.name)
-        os.rename(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 

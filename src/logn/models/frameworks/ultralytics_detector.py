@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks import class_names, modules_from
 from logn.models.frameworks.ultralytics import OPEN_VOCABULARY, PACKAGE, locate_in_ultralytics
@@ -213,14 +214,14 @@ class UltralyticsDetector:
                 _, (boxes, logits, *_) = self.model(batch)
                 height, width = pixels.shape[1:3]
                 size = boxes.new_tensor([width, height, width, height])
-                corners, rows = _corners(boxes.squeeze(0)) * size, logits.squeeze(0)
+                corners, rows = corners_of(boxes.squeeze(0)) * size, logits.squeeze(0)
             else:
                 with _whole_output(self._head) as seen, _whole_classes(self._head, self._is_end2end) as levels:
                     self.model(batch)
                 rows = torch.cat([level.flatten(2) for level in levels], dim=2).transpose(1, 2)
                 boxes = seen[-1] if self._is_end2end else seen[-1].transpose(1, 2)
                 is_corners = self._is_end2end or bool(getattr(self._head, "xyxy", False))
-                corners = boxes[..., :4] if is_corners else _corners(boxes[..., :4])
+                corners = boxes[..., :4] if is_corners else corners_of(boxes[..., :4])
         return zip(corners.float(), rows.float(), strict=True)
 
     def _proposals(self, boxes: Any, logits: Any, placed: _Placed, height: int, width: int) -> Proposals:
@@ -293,14 +294,6 @@ def _resized(pixels: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArra
         return pixels
     resized: Any = cv2.resize(np.ascontiguousarray(pixels), size, interpolation=cv2.INTER_LINEAR)
     return np.asarray(resized, np.uint8)
-
-
-def _corners(boxes: Any) -> Any:
-    """Corners from centre and size, in the last axis."""
-    import torch
-
-    centre, size = boxes.split(2, dim=-1)
-    return torch.cat([centre - size / 2, centre + size / 2], dim=-1)
 
 
 @contextmanager

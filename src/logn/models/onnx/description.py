@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from logn.base.arrays import ACTIVATIONS
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile
@@ -203,7 +204,7 @@ def _of_metadata(metadata: dict[str, str], path: Path) -> Preset:
     """What generic keys say."""
     preprocessing = parse_preprocessing(metadata["preprocessing"], f"`preprocessing` in the metadata of `{path}`")
     activation, background = metadata.get("activation"), metadata.get("background", "none")
-    if activation not in (None, "softmax", "sigmoid") or background not in _BACKGROUNDS:
+    if activation not in (None, *ACTIVATIONS) or background not in _BACKGROUNDS:
         raise InputError(
             f"The metadata of `{path}` say activation {activation!r} and background {background!r}; write softmax or "
             "sigmoid, and first, last or none."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
-from logn.base.files import check_new
+from logn.base.files import check_new, staging_folder
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
@@ -304,8 +303,8 @@ def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
     import onnx
 
     data_name = _data_of(target).name
-    with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
-        written = Path(folder) / target.name
+    with staging_folder(target) as folder:
+        written = folder / target.name
         for tensor in folded.graph.initializer:
             if tensor.name in file.external:
                 onnx.external_data_helper.set_external_data(tensor, data_name)

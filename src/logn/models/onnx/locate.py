@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import probability_kind
+from logn.base.arrays import ACTIVATIONS, probability_kind
 from logn.errors import InputError
 from logn.models.onnx.candidates import Candidate, choose, find_candidates, loose_outputs, named_candidates
 from logn.models.onnx.description import Description
@@ -182,7 +182,7 @@ class Wanted:
     parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.activation not in (None, "softmax", "sigmoid"):
+        if self.activation not in (None, *ACTIVATIONS):
             raise InputError(f"Expected `activation` to be 'softmax' or 'sigmoid', but got {self.activation!r}.")
 
 
