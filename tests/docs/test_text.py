@@ -21,7 +21,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
 SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection/test.py")]
 # Made of these classes where their frameworks are.
-STAND_INS = {"logn.callbacks.mmdetection.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
+STAND_INS = {"logn.callbacks.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
 KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics"}
 # At the start of a line of a block, or between backticks.
 NAMES = "|".join(verb.name for verb in VERBS)

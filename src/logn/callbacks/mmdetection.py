@@ -1,6 +1,6 @@
 """LogNHook: MMDetection's own test loop on a model that was corrected just before, by one line of its configuration.
 
-    custom_hooks = [dict(type="logn.callbacks.mmdetection.LogNHook")]
+    custom_hooks = [dict(type="logn.callbacks.LogNHook")]
 
 The class is made when it is first asked for, since it has to be a hook of mmengine's, which this package never needs.
 """
