@@ -6,9 +6,10 @@ Example:
     >>> from logn.callbacks import LogNCallback
     >>> yolo.add_callback("on_train_end", LogNCallback())  # doctest: +SKIP
 
-    In a configuration of MMDetection, correct the model before the test loop:
+    In a configuration of MMDetection, correct the model before the test loop; `help(logn.callbacks.LogNHook)` lists the
+    other arguments:
 
-    >>> custom_hooks = [dict(type="logn.callbacks.LogNHook")]
+    >>> custom_hooks = [dict(type="logn.callbacks.LogNHook", num_batches=500)]
 """
 
 from __future__ import annotations

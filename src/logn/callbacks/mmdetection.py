@@ -38,6 +38,9 @@ class CalibrateBeforeTest:
         maps: Files of maps to use (one, or one per stage) instead of collecting.
         save_to: File to write the map to; a cascade writes one per stage, with the stage's number before the suffix.
         options: Options of the method by name.
+
+    Example:
+        >>> custom_hooks = [dict(type="logn.callbacks.LogNHook", num_batches=500, save_to="map.safetensors")]
     """
 
     priority = "NORMAL"
