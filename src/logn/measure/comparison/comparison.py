@@ -25,7 +25,8 @@ from logn.methods.sampled_scores import DEFAULT_AT
 from logn.predictions.detections import DecodeSettings
 from logn.statistics.moments import ClassMoments
 
-DETECTION, CLASSIFICATION = "detection", "classification"
+DETECTION: str = "detection"
+CLASSIFICATION: str = "classification"
 PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
 
 
