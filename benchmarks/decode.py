@@ -24,7 +24,7 @@ import torch
 import torchvision
 
 from logn.base.processes import available_processors
-from logn.matching.truth import load_ground_truth
+from logn.matching.labels import load_ground_truth
 from logn.measure.detection.metrics import FIXED_LIMIT, FIXED_THRESHOLD, evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals

@@ -8,7 +8,6 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import logn
-from logn.measure.classification.metrics import classification_metrics
 
 images, digits = load_digits(return_X_y=True)
 counts = np.geomspace(120, 3, 10).round().astype(int)
@@ -25,15 +24,13 @@ moments = logn.ClassMoments(10)
 moments.update(train_logits)
 affine = logn.recommend(moments, activation="softmax").fit(moments)
 
-before = classification_metrics(test_logits, test_labels, counts)
-after = classification_metrics(affine(test_logits), test_labels, counts)
-for name in ("top-1", "many", "medium", "few", "ECE"):
-    print(f"{name:8} {100 * before[name]:5.1f} -> {100 * after[name]:5.1f}")
-
-# --- every method on the same logits
+# --- before and after, and other methods, on the same logits
 comparison = logn.compare(
     test_logits, test_labels, ["recommended", "logn", "loga"], train_logits=train_logits, counts=counts
 )
+before, after = comparison["none"], comparison["recommended"]
+for name in ("top-1", "many", "medium", "few", "ECE"):
+    print(f"{name:8} {100 * before[name]:5.1f} -> {100 * after[name]:5.1f}")
 print(comparison)
 print(comparison.verdict("recommended"))
 

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import nn
 
 import logn
-from logn.models.preprocessing import Preprocessing
 
 CLASSES, SIZE = 10, 12
 folder = Path(tempfile.mkdtemp())
@@ -52,7 +51,7 @@ for index in torch.randperm(len(labels))[:500].tolist():
     Image.fromarray(images[index].permute(1, 2, 0).numpy()).save(folder / "train" / f"{index}.png")
 
 # --- run it once over training images, without labels
-preprocessing = Preprocessing(mean=(0.5,), std=(0.25,))
+preprocessing = logn.Preprocessing(mean=(0.5,), std=(0.25,))
 moments = logn.record_onnx(folder / "model.onnx", folder / "train", preprocessing, batch_size=50)
 moments.save(folder / "stats.safetensors")
 

@@ -86,6 +86,13 @@ def test_the_folders_of_measure_import_earlier_ones_never_back():
     assert not list(imports_from_later_folders(("logn", "measure"), MEASURE))
 
 
+def test_contributing_draws_the_folders_in_this_order():
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert re.findall(r"^ {6}(\w+)/ ", text, flags=re.M) == FOLDERS
+    drawn = text.partition(" measure/ ")[2].partition(" callbacks/ ")[0]
+    assert re.findall(r"^ {8}(\w+)/ ", drawn, flags=re.M) == list(MEASURE)
+
+
 #: What starts other programs, by the names under which it is imported or called.
 STARTERS = {"subprocess", "runpy", "pty"}
 STARTING_CALLS = re.compile(r"\bos\.(system|popen|exec\w+|spawn\w+|posix_spawn\w*)$|create_subprocess_\w+$")

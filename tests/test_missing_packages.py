@@ -5,14 +5,14 @@ import sys
 import pytest
 
 import logn
-from logn.data.masks import decode_segmentation
+from logn.data.masks import encode_segmentation
 from logn.report.page import _environment
 
 
 @pytest.mark.parametrize(
     ("package", "extra", "call"),
     [
-        ("hotcoco", "evaluate", lambda: decode_segmentation([[0, 0, 2, 0, 2, 2]], 4, 4)),
+        ("hotcoco", "evaluate", lambda: encode_segmentation([[0, 0, 2, 0, 2, 2]], 4, 4)),
         ("jinja2", "report", lambda: _environment.__wrapped__()),
     ],
 )

@@ -10,8 +10,8 @@ from PIL import Image
 import logn
 from logn.cli.main import execute
 from logn.data.images import read_rgb
-from logn.models.onnx.record import record_onnx
-from logn.models.opened import as_tensor
+from logn.models.images import as_tensor
+from logn.models.onnx.model import record_onnx
 
 pytest.importorskip("torchvision")
 pytestmark = pytest.mark.usefixtures("one_thread")

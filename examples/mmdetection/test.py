@@ -7,6 +7,7 @@ Several GPUs: `torchrun --nproc-per-node 8 examples/mmdetection/test.py CONFIG C
 
 import argparse
 import json
+from pathlib import Path
 
 import numpy
 from mmdet.utils import register_all_modules
@@ -14,7 +15,7 @@ from mmengine.config import Config, DictAction
 from mmengine.runner import Runner
 
 import logn
-from logn.callbacks.mmdetection import LogNHook, save_maps
+from logn.callbacks import LogNHook
 from logn.methods import fit
 
 
@@ -44,8 +45,13 @@ def official_maps(runner: Runner, parts: dict[str, object], path: str) -> list[s
     layer = logn.locate_logits(runner.model)
     method = str(parts.pop("method"))
     stages = official_statistics(runner.model, loader, layer)
-    maps = [fit(method, moments=moments, **parts) for moments in stages]
-    return [str(file) for file in save_maps(maps if len(maps) > 1 else maps[0], path)]
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files = [str(target.with_suffix(f".{stage}{target.suffix}")) for stage in range(len(stages))]
+    files = files if len(files) > 1 else [path]
+    for file, moments in zip(files, stages, strict=True):
+        fit(method, moments=moments, **parts).save(file)
+    return files
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:

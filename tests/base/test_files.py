@@ -59,7 +59,45 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
 
 
 def test_a_name_that_is_too_long_is_told_as_it_was_given(tmp_path):
-    target = tmp_path / f"{'y' * 245}.txt"
+    longest, target = tmp_path / f"{'y' * 251}.txt", tmp_path / f"{'y' * 252}.txt"
     with pytest.raises(OSError, match="too long") as caught, atomic_path(target) as temporary:
         temporary.write_text("")
-    assert caught.value.filename == str(target)
+    assert str(caught.value.filename) == str(target)
+    with atomic_path(longest) as temporary:
+        temporary.write_text("")
+    assert list(tmp_path.iterdir()) == [longest]
+
+
+def test_a_folder_where_nothing_may_be_written_is_told_with_the_file(tmp_path, monkeypatch):
+    def refuse(name, mode=0o777):
+        raise PermissionError(errno.EACCES, "denied", name)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(PermissionError) as caught, atomic_path(tmp_path / "a.txt"):
+        pass
+    assert caught.value.filename == str(tmp_path / "a.txt")
+
+
+def test_a_link_in_the_way_is_replaced_and_never_followed(tmp_path):
+    """Nobody can foresee where the file is written before it has its name: two writers at once have two places."""
+    kept, target = tmp_path / "kept.txt", tmp_path / "a.txt"
+    kept.write_text("kept")
+    target.symlink_to(kept)
+    with atomic_path(target) as temporary, atomic_path(target) as other:
+        assert temporary.parent != other.parent
+        assert {temporary.parent.parent, other.parent.parent} == {tmp_path}
+        temporary.write_text("new")
+        other.write_text("lost")
+    assert (kept.read_text(), target.read_text(), target.is_symlink()) == ("kept", "new", False)
+    assert sorted(tmp_path.iterdir()) == [target, kept]
+
+
+def test_a_folder_appears_in_one_step_with_the_usual_permissions(tmp_path):
+    (tmp_path / "usual").mkdir()
+    with atomic_path(tmp_path / "model") as temporary:
+        temporary.mkdir()
+        (temporary / "a.txt").write_text("a")
+        assert not (tmp_path / "model").exists()
+    assert (tmp_path / "model" / "a.txt").read_text() == "a"
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "usual").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "usual"]

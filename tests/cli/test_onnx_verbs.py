@@ -145,7 +145,7 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
         ("predict bad.onnx --like yolox", "does not load in onnxruntime"),
         ("predict nowhere", "There is no file or folder `nowhere`"),
         ("predict gone.onnx --like yolox", "gone.onnx"),
-        ("predict os:getcwd --like yolox", "`--like` is for ONNX files: leave it out for `os:getcwd`"),
+        ("predict os:getcwd --like yolox", "is not a model"),
         ("predict os:name", "`os:name` is of type str; name a function that returns a model"),
         ("predict os:nothing", "`os:nothing` cannot be imported: "),
         ("predict best.pt", "`best.pt` is a pickle"),

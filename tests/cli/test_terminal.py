@@ -1,6 +1,10 @@
 """What is printed fits the terminal: tables at 80, 100 and 140 columns, colours, progress, completion."""
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +141,36 @@ def test_the_shell_completes_verbs_options_and_methods(monkeypatch, capsys, type
         main.app(args=[], prog_name="logn", standalone_mode=False)
     assert left.value.code == 0
     assert capsys.readouterr().out.split() == offered
+
+
+@pytest.mark.parametrize("name", ["thresholds", "inspect", "compare, a classifier, verbose"])
+def test_in_a_terminal_headers_are_bold_and_no_code_is_shown(files, name):
+    """In a pseudo-terminal, as a user runs it: our own codes reach the terminal, and none is made visible."""
+    pty = pytest.importorskip("pty", reason="there are pseudo-terminals on POSIX only")
+    ours, theirs = pty.openpty()
+    unset = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS")
+    kept = {key: value for key, value in os.environ.items() if key not in unset}
+    words = [word.format(f=files, m=METHODS) for word in COMMANDS[name].split()]
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "logn", *words],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**kept, "TERM": "xterm-256color", "COLUMNS": "80"},
+    ) as process:
+        os.close(theirs)
+        written = b""
+        # At the end Linux raises OSError, and other systems give nothing.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 4096):
+                written += part
+        errors = process.stderr.read().decode()
+    os.close(ours)
+    assert process.returncode == 0, errors
+    shown = written.decode()
+    assert "\x1b[1m" in shown
+    assert "␛" not in shown
+    lines = ANSI.sub("", shown).replace("\r", "").splitlines()
+    assert [line for line in lines if cell_width(line) > 80 and not line.startswith(TO_PASTE)] == []
 
 
 # Clears the screen, sets the title of the window (in both ways to write it), colours, and turns the text around.

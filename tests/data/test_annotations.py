@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from logn.data.annotations import read_annotations
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.matching.truth import load_ground_truth
+from logn.matching.labels import load_ground_truth
 
 IMAGES, CATEGORIES = (7, 3, 2**40), (5, 1)
 OUTLINES = [[[1.5, 2, 3, 4, 5, 6]], {"size": [2, 2], "counts": "04"}, []]

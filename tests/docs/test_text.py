@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.docs.test_public_names import public_names
 
 import logn
 from logn.cli.main import VERBS, app
@@ -21,7 +22,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
 SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection/test.py")]
 # Made of these classes where their frameworks are.
-STAND_INS = {"logn.callbacks.mmdetection.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
+STAND_INS = {"logn.callbacks.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
 KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics"}
 # At the start of a line of a block, or between backticks.
 NAMES = "|".join(verb.name for verb in VERBS)
@@ -265,7 +266,12 @@ def test_every_page_has_one_place_on_the_site_and_nothing_is_fetched_from_elsewh
 
 def test_every_public_name_is_in_the_reference_with_an_example():
     names = sorted(set(logn.__all__) - {"__version__"})
-    assert sorted(re.findall(r"^::: logn\.(\w+)$", text_of(DOCS / "reference" / "api.md"), flags=re.M)) == names
+    page = text_of(DOCS / "reference" / "api.md")
+    assert sorted(re.findall(r"^::: logn\.(\w+)$", page, flags=re.M)) == names
+    for module in ("callbacks", "methods", "thresholds"):  # the page has all of `logn.ray`, a single file
+        listed = set(re.findall(rf"^::: logn\.{module}\.(\w+)$", page, flags=re.M))
+        # The hook exists where its framework does: the docstring of the module has it.
+        assert listed | {*names, "LogNHook"} >= set(public_names(f"logn.{module}")) >= listed
     for name in names:
         thing = getattr(logn, name)
         members = vars(thing).values() if isinstance(thing, type) else ()

@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.matching.truth import (
-    groups_of_classes,
-    load_ground_truth,
-    read_results,
-    refuse_without_objects,
-)
+from logn.matching.labels import load_ground_truth, read_results, refuse_without_objects
+from logn.matching.truth import groups_of_classes
 
 TOY = {
     "images": [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from logn.base import processes
 from logn.base.arrays import foreground_columns, softmax
+from logn.base.boxes import box_iou
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
@@ -18,7 +19,7 @@ from logn.predictions import decoder, nms
 from logn.predictions.decoder import DecodeSettings, Purpose, decode, decode_for, decode_many
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.image_decoder import Decoded, sort_candidates
-from logn.predictions.nms import Boxes, Suppression, box_iou
+from logn.predictions.nms import Boxes, Suppression
 from logn.predictions.scores import ImageLogits, ScoreFunction, Scratch
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
@@ -112,7 +113,7 @@ def test_equals_naive_decoding(tmp_path_factory, header, seed, limit, threshold,
     transform = ClassAffine(rng.choice([0.5, 1.0, 2.0], 5), rng.choice([-1.0, 0.0, 0.5], 5)) if mapped else None
     found = decode(made_store(tmp_path_factory.mktemp("store"), header, images), transform, chosen)
     for number, proposals in enumerate(images):
-        here = found.of_image(number)
+        here = found.take(found.image_index == number)
         columns = (column.tolist() for column in (-here.scores, here.proposal, here.labels, here.boxes))
         rows = [(*row[:3], tuple(row[3])) for row in zip(*columns, strict=True)]
         assert rows == naive_decode(proposals, header, transform, chosen)
@@ -136,7 +137,9 @@ def test_limit_takes_the_leading_part_at_many_classes(tmp_path, class_boxes):
     store = made_store(tmp_path, header, made_images(1, header, images=15, rows=60, spreads=(0.1, 1.0, 4.0, 0.5, 8.0)))
     everything = decode(store, None, DecodeSettings(max_detections=-1))
     for limit in (1, 20, 300):
-        leading = [everything.of_image(number).take(slice(0, limit)) for number in range(len(store))]
+        leading = [
+            everything.take(everything.image_index == number).take(slice(0, limit)) for number in range(len(store))
+        ]
         assert_same(decode(store, None, DecodeSettings(max_detections=limit)), Detections.concatenate(leading))
 
 
@@ -168,7 +171,7 @@ def test_maps_of_all_kinds_give_the_softmax_of_the_mapped_logits(tmp_path, numbe
     found = decode(made_store(tmp_path, header, images), transform, chosen)
     for index, proposals in enumerate(images):
         mapped = proposals.logits.astype(np.float64) if transform is None else transform(proposals.logits)
-        here = found.of_image(index)
+        here = found.take(found.image_index == index)
         np.testing.assert_allclose(here.scores, softmax(mapped)[here.proposal, here.labels + 1], rtol=2e-6)
 
 

@@ -124,7 +124,7 @@ def test_decoding_is_what_its_settings_say(
     affine = ClassAffine(rng.uniform(0.5, 2, 6), rng.normal(size=6), background) if corrected else None
     found = decode(store, affine, settings, threads=1)
     for index, proposals in enumerate(images):
-        assert_same(found.of_image(index), plain_decode(proposals, store.header, settings, affine))
+        assert_same(found.take(found.image_index == index), plain_decode(proposals, store.header, settings, affine))
 
 
 @pytest.mark.parametrize("kind", ["class-wise", "class-agnostic"])

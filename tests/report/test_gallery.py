@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from logn.matching.matching import match_detections
-from logn.matching.truth import load_ground_truth
+from logn.matching.labels import load_ground_truth
+from logn.matching.match import match_detections
 from logn.measure.comparison.comparison import Comparison
 from logn.measure.detection.example_images import (
     ALARMS,

@@ -15,7 +15,7 @@ from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
-from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 
@@ -60,7 +60,7 @@ def simulated(rng, images, *, centres=(-1.0, 0.0, 1.0, 2.0), rates=(2.0, 1.0, 0.
 
 def once(scored, goal):
     """The common threshold and that of each class."""
-    common, own = choose(Draws.once(scored), Goal.parse(goal))
+    common, own = choose(DrawnDetections.once(scored), Goal.parse(goal))
     return common[0], own[:, 0]
 
 
@@ -148,13 +148,13 @@ def test_targets_hold_on_other_images_on_average(goal, metric):
     for draw in range(20 if wanted.is_joint else 60):
         dev, test = simulated(rng, 60), simulated(rng, 60)
         chosen = choose_thresholds(dev, wanted, num_bootstrap=20, seed=draw)
-        values.append(measure(Draws.once(test), chosen.thresholds[:, None])[name][0])
+        values.append(measure(DrawnDetections.once(test), chosen.thresholds[:, None])[name][0])
     assert np.mean(values) == pytest.approx(wanted.value, rel=0.12)
 
 
 def test_thresholds_per_class_beat_one_threshold_where_classes_have_scales_of_their_own():
     rng = np.random.default_rng(5)
-    dev, test = simulated(rng, 300), Draws.once(simulated(rng, 2000))
+    dev, test = simulated(rng, 300), DrawnDetections.once(simulated(rng, 2000))
     for goal, metric in (("f1", "class-mean F1"), ("fppi=0.5", "recall")):
         chosen = choose_thresholds(dev, Goal.parse(goal), num_bootstrap=50)
         per_class, one = (measure(test, values)[metric][0] for values in (chosen.thresholds[:, None], chosen.common))
@@ -167,7 +167,12 @@ def test_shrunk_thresholds_meet_a_goal_over_all_classes_just_so(seed):
     chosen = choose_thresholds(scored, Goal.parse("fppi=0.5"), num_bootstrap=50)
     assert (chosen.weights < 1).sum() > 0
     alarms = [
-        int((scored.wrong & (logit(scored.scores) >= (logit(chosen.thresholds) + move)[scored.labels])).sum())
+        int(
+            (
+                scored.wrong
+                & (clipped_logit(scored.scores) >= (clipped_logit(chosen.thresholds) + move)[scored.labels])
+            ).sum()
+        )
         for move in (1e-9, -0.3)
     ]
     assert alarms[0] <= limit < alarms[1]
@@ -180,7 +185,7 @@ def test_shrinking_helps_classes_with_few_objects():
         rates = (2.0, 1.5, 1.0, 0.02, 0.02, 0.02, 0.02, 0.02)
         centres = tuple(rng.normal(0, 0.3, 8))
         dev = simulated(rng, 150, centres=centres, rates=rates)
-        test = Draws.once(simulated(rng, 2000, centres=centres, rates=rates))
+        test = DrawnDetections.once(simulated(rng, 2000, centres=centres, rates=rates))
         chosen = choose_thresholds(dev, Goal("f1"), num_bootstrap=50)
         plain = once(dev, "f1")[1]
         plain = np.where(np.isnan(plain), chosen.common, plain)
@@ -256,7 +261,7 @@ def test_own_thresholds_are_better_on_held_out_folds(seed, classes, images, draw
         for fold in range(min(5, images)):
             common, own = once(scored.part(folds != fold), "f1")
             own = np.where(np.isnan(own) | (right < 5), common, own)
-            held_out = Draws.once(scored.part(folds == fold))
+            held_out = DrawnDetections.once(scored.part(folds == fold))
             for side, values in enumerate((np.full(classes, common), own)):
                 counts[side] += held_out.at(values[:, None])[:, :, 0]
     hits, alarms, objects = counts.transpose(1, 0, 2)
@@ -515,7 +520,9 @@ class TestFoldedAsTheFrameworkDecodes:
         folded = points.fold(0.25, store)
         assert folded.is_exact
         assert folded.affine.shift[3] == 0
-        np.testing.assert_allclose(folded.affine.shift[[2, 0, 1]], logit(0.25) - logit(points.thresholds))
+        np.testing.assert_allclose(
+            folded.affine.shift[[2, 0, 1]], clipped_logit(0.25) - clipped_logit(points.thresholds)
+        )
 
 
 class TestTheSolver:
@@ -523,7 +530,7 @@ class TestTheSolver:
         """One class beside a background is a sigmoid."""
         rows = np.random.default_rng(0).normal(0, 3, (200, 2)), [0]
         wanted = shifted_scores(*rows, 0.0) >= 0.7
-        start = np.array([float(logit(0.25) - logit(0.7))])
+        start = np.array([float(clipped_logit(0.25) - clipped_logit(0.7))])
         assert agreement(wanted, shifted_scores(*rows, start) >= 0.25) == 1.0
         np.testing.assert_array_equal(solve_shifts(*rows, wanted, 0.25, start), start)
 
@@ -531,7 +538,7 @@ class TestTheSolver:
         rows = np.random.default_rng(1).normal(0, 2, (300, 5)), [1, 2, 3, 4]
         thresholds = np.array([0.2, 0.3, 0.5, 0.6])
         wanted = shifted_scores(*rows, 0.0) >= thresholds
-        start = logit(0.4) - logit(thresholds)
+        start = clipped_logit(0.4) - clipped_logit(thresholds)
         solved = solve_shifts(*rows, wanted, 0.4, start)
         shares = [agreement(wanted, shifted_scores(*rows, shifts) >= 0.4) for shifts in (start, solved)]
         assert shares[1] > shares[0]

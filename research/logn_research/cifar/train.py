@@ -1,8 +1,8 @@
 """Train ResNet-32 on CIFAR-LT by the recipe of LDAM (Cao et al., NeurIPS 2019), resumable.
 
 Imports torch and NumPy only, so that a run can go on whatever becomes of the rest. A run is a folder: `state.pt` while
-it trains, then `test_logits.npy`, `train_logits.npy`, the labels, the class counts and the class layer. The images come from one `.npz` file with `train_images` (N, 32, 32, 3) in uint8, `train_labels`,
-`test_images` and `test_labels`, as `pack` writes it from a folder per split and class.
+it trains, then `test_logits.npy`, `train_logits.npy`, the labels, the class counts and the class layer. The images come
+from one `.npz` file with `train_images` (N, 32, 32, 3) in uint8, `train_labels`, `test_images` and `test_labels`.
 """
 
 from __future__ import annotations

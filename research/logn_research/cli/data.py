@@ -189,7 +189,7 @@ def logits(
     Example: `logn data logits runs/softmax -d classes -o logits`, then `logn compare logits/test_logits.npy --labels
     logits/test_labels.npy -s logits/statistics.safetensors --counts logits/class_counts.json`.
     """
-    from logn.models.open import choose_device
+    from logn.models.hints import choose_device
     from logn_research.datasets.labelled_images import open_images
     from logn_research.training.classifiers import write_logits
     from logn_research.training.train import check_training_images, load_classifier

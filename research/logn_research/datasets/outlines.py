@@ -14,7 +14,7 @@ def outline_mask(mask: BoolArray) -> list[list[int]]:
     back exactly.
 
     Example:
-        >>> from logn.data.masks import decode_segmentation
+        >>> from logn_research.datasets.masks import decode_segmentation
         >>> ring = np.ones((3, 3), np.bool_)
         >>> ring[1, 1] = False
         >>> bool((decode_segmentation(outline_mask(ring), 3, 3) == ring).all())

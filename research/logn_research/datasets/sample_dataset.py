@@ -17,8 +17,9 @@ import numpy.typing as npt
 from logn.data.annotations import IntArray
 from logn.data.dataset import DetectionDataset
 from logn.data.label_sources import find_labels, with_split
-from logn.data.masks import BoolArray, decode_segmentation
+from logn.data.masks import BoolArray
 from logn.errors import InputError, LogNWarning
+from logn_research.datasets.masks import decode_segmentation
 from logn_research.datasets.sample import Sample
 
 FloatArray = npt.NDArray[np.float32]

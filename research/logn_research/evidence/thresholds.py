@@ -21,16 +21,15 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.base.files import write_text
 from logn.methods.affine import ClassAffine
-from logn.methods.sampled_scores import DEFAULT_AT
-from logn.models.onnx.detector import OnnxDetector
+from logn.models.open import detector as open_detector
 from logn.predictions.predict import predict
 from logn.predictions.store import PredictionStore
 from logn.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
-from logn.thresholds.draws import Draws, ScoredDetections, logit, measure
 from logn.thresholds.points import ClassPoint, OperatingPoints
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
 
 RESULTS = Path(__file__).parents[2] / "results" / "thresholds.json"
 NAMES = Path(__file__).with_name("coco_classes.txt")
@@ -51,7 +50,7 @@ def stores_of(model: str, data: Path, work: Path) -> dict[str, Path]:
         return {split: Path(model) / split for split in SPLITS}
     stores = {split: work / f"{Path(file).stem}-{split}" for split in SPLITS}
     for split, store in stores.items():
-        predict(OnnxDetector(file, like=preset, class_names=NAMES), data / f"{split}.json", store, batch=1)
+        predict(open_detector(file, like=preset, class_names=NAMES), data / f"{split}.json", store, batch=1)
     return stores
 
 
@@ -101,7 +100,7 @@ def measured(
 ) -> dict[str, tuple[Values, Values]]:
     """By goal the metrics on test with one threshold and with those per class, all over the same draws of images."""
     parts: dict[str, tuple[list[Values], list[Values]]] = {goal: ([], []) for goal in chosen}
-    for draws in chain([Draws.once(test)], Draws.bootstrap(test, num_bootstrap, 0)):
+    for draws in chain([DrawnDetections.once(test)], DrawnDetections.bootstrap(test, num_bootstrap, 0)):
         for goal, best in chosen.items():
             sides = (np.full_like(best.thresholds, best.common), best.thresholds)
             for part, thresholds in zip(parts[goal], sides, strict=True):
@@ -113,8 +112,8 @@ def measured(
     return {goal: (joined(before), joined(after)) for goal, (before, after) in parts.items()}
 
 
-def _values(draws: Draws, thresholds: FloatArray, goal: Goal) -> Values:
-    levels = np.repeat(logit(thresholds)[:, None], draws.size, axis=1)
+def _values(draws: DrawnDetections, thresholds: FloatArray, goal: Goal) -> Values:
+    levels = np.repeat(clipped_logit(thresholds)[:, None], draws.size, axis=1)
     if goal.is_joint:
         levels = levels + offset_to_meet(levels, np.ones(levels.shape, bool), draws, goal)
     return measure(draws, sigmoid(levels))

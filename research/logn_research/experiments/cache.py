@@ -17,7 +17,7 @@ import torch
 from logn.base.files import write_text
 from logn.base.strict_json import plain_values
 from logn.errors import InputError
-from logn.models.open import choose_device
+from logn.models.hints import choose_device
 from logn_research.experiments.specs import ModelSpec, Step
 from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
 from logn_research.training.recipes import TrainingConfig

@@ -11,8 +11,8 @@ import torch
 
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
+from logn.models.images import as_tensor
 from logn.models.layer import fingerprint
-from logn.models.opened import as_tensor
 from logn.models.torch.attach import attach
 from logn.models.torch.record import default_sample_rows, record
 from logn.statistics.moments import ClassMoments, StatisticsMetadata

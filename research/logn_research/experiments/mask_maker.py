@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.data.masks import BoolArray, encode_mask
+from logn.data.masks import BoolArray
 from logn.errors import InputError
-from logn.models.opened import as_tensor
+from logn.models.images import as_tensor
 from logn.models.proposals import ProposingDetector
 from logn.predictions.detections import Detections
 from logn.predictions.predict import ImageSource
 from logn.predictions.store import PredictionStore
+from logn_research.datasets.masks import encode_mask
 
 # A pixel belongs to the object from here on, as in torchvision's reference evaluation.
 _THRESHOLD = 0.5

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import foreground_columns
 from logn.errors import InputError
-from logn.models.opened import as_tensor
+from logn.models.images import as_tensor
 from logn.statistics.diagnosis import spearman
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 from logn_research.assignment import classes_of

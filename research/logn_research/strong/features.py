@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.boxes import corners_of
+
 SPLITS = ("train", "dev", "test")
 PROPOSALS = 100  # of each image
 POOLED = 2  # RoIAlign gives POOLED x POOLED numbers of each channel
@@ -164,14 +166,14 @@ def _runner(model: Path, detector: PublicDetector) -> Any:
 
 
 def _yolov8(found: npt.NDArray[Any], side: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    return _corners(found[:4].T), found[4:].max(axis=0)
+    return corners_of(found[:4].T).astype(np.float32), found[4:].max(axis=0)
 
 
 def _yolox(found: npt.NDArray[Any], side: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     grids, strides = zip(*_cells(side), strict=True)
     grid, stride = np.concatenate(grids), np.concatenate(strides)[:, None]
     centre, size = (found[:, :2] + grid) * stride, np.exp(found[:, 2:4]) * stride
-    return _corners(np.column_stack([centre, size])), found[:, 4]
+    return corners_of(np.column_stack([centre, size])).astype(np.float32), found[:, 4]
 
 
 def _cells(side: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
@@ -179,8 +181,3 @@ def _cells(side: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         cells = side // stride
         y, x = np.mgrid[:cells, :cells]
         yield np.stack([x, y], -1).reshape(-1, 2), np.full(cells * cells, stride)
-
-
-def _corners(boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    centre, half = boxes[:, :2], boxes[:, 2:] / 2
-    return np.concatenate([centre - half, centre + half], 1).astype(np.float32)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.models.opened import as_tensor, column_names
+from logn.models.images import as_tensor
+from logn.models.opened import column_names
 from logn.statistics.moments import StatisticsMetadata
 from logn_research.datasets.sample_dataset import SampleDataset
 

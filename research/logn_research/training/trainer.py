@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from logn.base.files import write_text
 from logn.errors import InputError
-from logn.models.open import choose_device
+from logn.models.hints import choose_device
 from logn_research.training.batches import TrainingBatches
 from logn_research.training.checkpoint import FILE_NAME, Checkpoint, read_checkpoint
 from logn_research.training.recipes import Schedule, TrainingConfig

@@ -12,7 +12,7 @@ from logn_research.datasets.federated_labels import federate, federate_file, sum
 
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.matching.truth import load_ground_truth
+from logn.matching.labels import load_ground_truth
 from logn.measure.detection.metrics import evaluate_detections
 from logn.predictions.detections import Detections
 

@@ -15,9 +15,9 @@ from logn_research.datasets.glyphs.alphabet import (
 )
 from logn_research.datasets.glyphs.settings import GlyphSettings
 
+from logn.data.class_counts import frequency_groups
 from logn.demo.plan import (
     MOST_OBJECTS,
-    frequency_group,
     long_tailed_counts,
     mix_families,
     plan_training,
@@ -27,7 +27,7 @@ from logn.errors import InputError
 
 
 def shares(counts):
-    groups = [frequency_group(count) for count in counts]
+    groups = frequency_groups(counts).tolist()
     return [groups.count(group) / len(groups) for group in "rcf"]
 
 
@@ -82,8 +82,7 @@ def test_frequent_twin_for_every_rare_class():
     counts = long_tailed_counts(100, 2400)[mix_families(alphabet.families, np.random.default_rng(0))]
     families = np.array(alphabet.families)
     for family in np.unique(families):
-        groups = {frequency_group(count) for count in counts[families == family]}
-        assert groups == {"r", "c", "f"}
+        assert set(frequency_groups(counts[families == family])) == {"r", "c", "f"}
 
 
 def test_families_look_alike_and_can_be_told_apart():

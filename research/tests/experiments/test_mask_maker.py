@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from logn_research.datasets.masks import decode_segmentation
 from logn_research.experiments.mask_maker import mask_maker, paste_mask
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from logn.data.masks import decode_segmentation
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode

@@ -14,8 +14,8 @@ from logn_research.training.detectors import make_detector
 
 from logn.errors import InputError
 from logn.methods.normalization import logit_normalization
+from logn.models.images import as_tensor
 from logn.models.layer import fingerprint
-from logn.models.opened import as_tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

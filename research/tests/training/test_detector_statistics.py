@@ -11,7 +11,7 @@ from logn_research.experiments.detector_statistics import collect_detector_stati
 from logn_research.training.augmentation import SMALL_TRAIN
 from logn_research.training.detectors import make_detector
 
-from logn.models.opened import as_tensor
+from logn.models.images import as_tensor
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -12,6 +12,10 @@ from logn.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
+# What a model may apply to its class logits.
+ACTIVATIONS = ("softmax", "sigmoid")
+# The score threshold that a model is used with, unless the user gives another one.
+DEFAULT_AT = 0.25
 # What frameworks call a column that stands for no class.
 NO_CLASS = "N/A"
 
@@ -111,6 +115,41 @@ def sigmoid(logits: npt.ArrayLike) -> FloatArray:
     return result
 
 
+def logit(probability: npt.ArrayLike) -> FloatArray:
+    """The logarithm of the odds in float64, the inverse of `sigmoid`; infinite for 0 and 1.
+
+    Example:
+        >>> logit([0.5, 0.0, 1.0]).tolist()
+        [0.0, -inf, inf]
+    """
+    values = np.asarray(probability, np.float64)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(values) - np.log1p(-values))
+
+
+def ratio(part: npt.ArrayLike, whole: npt.ArrayLike) -> FloatArray:
+    """`part / whole` in float64; NaN where `whole` is 0.
+
+    Example:
+        >>> ratio([1, 0], [4, 0]).tolist()
+        [0.25, nan]
+    """
+    above, below = np.asarray(part), np.asarray(whole)
+    shape = np.broadcast_shapes(above.shape, below.shape)
+    return np.asarray(np.divide(above, below, out=np.full(shape, np.nan), where=below > 0))
+
+
+def nan_mean(values: npt.NDArray[Any], axis: int = -1) -> FloatArray:
+    """Mean of what is not NaN along an axis; NaN where nothing is left.
+
+    Example:
+        >>> nan_mean(np.array([[0.2, 0.4, np.nan], [np.nan] * 3])).round(3).tolist()
+        [0.3, nan]
+    """
+    present = ~np.isnan(values)
+    return ratio(np.where(present, values, 0.0).sum(axis=axis), present.sum(axis=axis))
+
+
 def check_background(background: Any) -> int | None:
     """Accept None, 0 or -1 as the place of the background column.
 
@@ -124,7 +163,7 @@ def check_background(background: Any) -> int | None:
     """
     if background is None:
         return None
-    # False equals 0 in Python, but who writes it means that there is none.
+    # False equals 0 in Python, but means that there is no background.
     if isinstance(background, int | np.integer) and not isinstance(background, bool) and background in (0, -1):
         return int(background)
     raise InputError(f"Expected `background` to be None, 0 or -1, but got {background!r}.")

@@ -29,8 +29,34 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
+def staging_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a new folder beside `target`, from which a rename is one step; whatever is left in it at the end is removed.
+
+    Its name is random and it is ours alone, so that no other process, and no link that somebody put there, is in the
+    way.
+
+    Example:
+        >>> with staging_folder("model.onnx") as folder:
+        ...     folder.parent.samefile("."), folder.name.endswith(".partial")
+        (True, True)
+    """
+    import tempfile  # only those who write load it
+
+    place = Path(target)
+    try:
+        folder = tempfile.TemporaryDirectory(
+            prefix=f".{place.stem[:40]}.", suffix=".partial", dir=place.parent, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        error.filename = str(place)  # the name that the user knows
+        raise
+    with folder as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success it takes the place of `path`, on an error it is removed.
+    """Give a temporary path for a file or a folder; on success it takes the place of `path`, on an error it is removed.
 
     Example:
         >>> import tempfile
@@ -42,18 +68,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     require_place(target)
-    # The suffix stays last, since some writers add their own when it is missing.
-    temporary = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    except OSError as error:
-        if error.filename in (temporary, str(temporary)) or (error.filename is None and error.errno in _NO_ROOM):
-            error.filename = str(target)  # the name that the user knows
-        raise
-    finally:
-        with contextlib.suppress(OSError):  # what cannot be removed must not hide what went wrong before
-            temporary.unlink()
+    with staging_folder(target) as folder:
+        temporary = folder / target.name
+        try:
+            yield temporary
+            os.replace(temporary, target)
+        except OSError as error:
+            if error.filename in (temporary, str(temporary)) or (error.filename is None and error.errno in _NO_ROOM):
+                error.filename = str(target)
+            raise
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

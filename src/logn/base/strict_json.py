@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+_PLAIN = (str, int, bool, type(None))
 
 
 def parse_json(data: bytes | str, **options: Any) -> Any:
@@ -29,7 +32,7 @@ def parse_json(data: bytes | str, **options: Any) -> Any:
         ...
         json.decoder.JSONDecodeError: the key 'cat' comes twice: line 1 column 1 (char 0)
     """
-    options = {"object_pairs_hook": without_twins, **options}
+    options = {"object_pairs_hook": unique_keys, **options}
     try:
         return json.loads(data.removeprefix("\ufeff") if isinstance(data, str) else data, **options)
     except json.JSONDecodeError:
@@ -38,11 +41,11 @@ def parse_json(data: bytes | str, **options: Any) -> Any:
         raise json.JSONDecodeError(str(error), "", 0) from error
 
 
-def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The dict of a JSON object; a key that comes twice raises ValueError.
 
     Example:
-        >>> without_twins([("cat", 1), ("dog", 2)])
+        >>> unique_keys([("cat", 1), ("dog", 2)])
         {'cat': 1, 'dog': 2}
     """
     entry = dict(pairs)
@@ -53,18 +56,26 @@ def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain_values(value: Any) -> Any:
-    """Arrays become lists and paths text; what is not a finite number becomes None, since strict readers refuse NaN.
+    """Dataclasses become dicts, arrays lists and paths text, in one pass.
+
+    What is not a finite number becomes None, since strict readers refuse NaN.
 
     Example:
         >>> plain_values({"AP": (0.5, float("nan")), "file": Path("x.npy")})
         {'AP': [0.5, None], 'file': 'x.npy'}
     """
+    if type(value) in _PLAIN:
+        return value
     if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy here
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        if all(type(item) is float for item in value):  # the columns of a table: no call for each number
+            return [item if math.isfinite(item) else None for item in value]
+        return [item if type(item) in _PLAIN else plain_values(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain_values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_values(item) for item in value]
     return str(value) if isinstance(value, Path) else value

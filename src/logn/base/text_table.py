@@ -75,13 +75,14 @@ class TextStyle:
     rule: str = "─"
 
     def wrap(self, text: str, indent: str = "") -> str:
-        """Break sentences where the line ends, but never an interval.
+        """Break sentences where the line ends, but never an interval; control characters become visible signs.
 
         Example:
             >>> print(TextStyle(prose=30).wrap("logn lowers APf by 2.8 [1.8, 3.8] in all."))
             logn lowers APf by
             2.8 [1.8, 3.8] in all.
         """
+        text = printable(text)
         if self.prose is None:
             return text
         empty = text[: len(text) - len(text.lstrip("\n"))]

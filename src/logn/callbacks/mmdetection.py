@@ -1,6 +1,6 @@
 """LogNHook: MMDetection's own test loop on a model that was corrected just before, by one line of its configuration.
 
-    custom_hooks = [dict(type="logn.callbacks.mmdetection.LogNHook")]
+    custom_hooks = [dict(type="logn.callbacks.LogNHook")]
 
 The class is made when it is first asked for, since it has to be a hook of mmengine's, which this package never needs.
 """
@@ -38,6 +38,9 @@ class CalibrateBeforeTest:
         maps: Files of maps to use (one, or one per stage) instead of collecting.
         save_to: File to write the map to; a cascade writes one per stage, with the stage's number before the suffix.
         options: Options of the method by name.
+
+    Example:
+        >>> custom_hooks = [dict(type="logn.callbacks.LogNHook", num_batches=500, save_to="map.safetensors")]
     """
 
     priority = "NORMAL"

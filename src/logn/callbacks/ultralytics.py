@@ -30,6 +30,10 @@ class LogNCallback:
         correction: What `logn.correct` found and did; None before the end of a training.
         before: The metrics of the best checkpoint.
         after: Those of the corrected one; empty if nothing was written.
+
+    Example:
+        >>> callback = LogNCallback(max_images=2000)
+        >>> yolo.add_callback("on_train_end", callback)  # doctest: +SKIP
     """
 
     def __init__(self, *, method: str = RECOMMENDED, max_images: int | None = None) -> None:

@@ -16,16 +16,25 @@ from logn.base.strict_json import plain_values
 from logn.base.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
 
 
-def echo(text: str, *, err: bool = False, colours: bool = False) -> None:
-    """Print a text: every line of the command line comes out here, where names from files lose what steers a terminal.
-
-    Args:
-        text: What to print.
-        err: Print it on stderr.
-        colours: Keep the colours of `write_table`.
-    """
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text, on stderr for `err`; what could steer a terminal, such as a name from a file, becomes visible."""
     # Not typer.echo: it writes UTF-8 to a terminal that reads ASCII.
-    print(printable_table(text) if colours else printable(text), file=sys.stderr if err else None, flush=True)
+    print(printable(text), file=sys.stderr if err else None, flush=True)
+
+
+def print_tables(write: Callable[[TextStyle], str]) -> None:
+    """Print what `write` makes of the style of stdout: as `echo` does, but the colours of `write_table` stay.
+
+    Example:
+        >>> from logn.base.text_table import write_table
+        >>> print_tables(lambda style: write_table(("class", "mean"), [("cup", "0.5")], style))
+        class  mean
+        ───────────
+        cup     0.5
+    """
+    style = text_style()
+    text = write(style)
+    print(printable_table(text) if style.colours else printable(text), flush=True)
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -96,7 +105,7 @@ def print_text(*sentences: str, indent: str = "") -> None:
 
 
 def count_of(number: int, thing: str) -> str:
-    """A number with its noun: an `s` for more than one, `es` behind a hiss.
+    """A number with its noun: with `s`, or `es` after an s, for more than one.
 
     Example:
         >>> count_of(1, "file"), count_of(4980, "class")

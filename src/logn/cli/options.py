@@ -18,7 +18,8 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.data.class_counts import ClassCounts
-    from logn.models.opened import ImageSource
+    from logn.models.hints import Hints
+    from logn.models.images import ImageSource
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -192,6 +193,37 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
         raise InputError(f"Expected `--size` to be like 480x640 or 640, but got {text!r}.")
     return int(sides[0]), int(sides[-1])
+
+
+def model_hints(
+    *,
+    like: str | None = None,
+    size: str | None = None,
+    background: Background | None = None,
+    activation: Activation | None = None,
+    tensor: list[str] | None = None,
+    class_names: Path | None = None,
+    device: str = "auto",
+    trust: bool = False,
+) -> Hints:
+    """What the options say about a model.
+
+    Example:
+        >>> model_hints(size="480x640", background="last").size
+        (480, 640)
+    """
+    from logn.models.hints import Hints
+
+    return Hints(
+        like=like,
+        size=parse_size(size),
+        background=background_index(background),
+        activation=activation,
+        tensor=tensor or None,
+        class_names=class_names,
+        device=device,
+        trust=trust,
+    )
 
 
 def split_methods(text: str) -> list[str]:

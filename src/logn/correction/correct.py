@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,33 +14,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logn.base.arrays import foreground_columns
-from logn.base.files import check_new
+from logn.base.arrays import DEFAULT_AT, foreground_columns
 from logn.errors import InputError, LogNWarning
+from logn.matching.labels import truth_of_predictions
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_share
+from logn.methods.provenance import foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
-from logn.methods.sampled_scores import DEFAULT_AT, class_scores, sampled_threshold
-from logn.models.open import Hints, open_model
-from logn.models.opened import (
-    Advance,
-    ImageFiles,
-    ImageSource,
-    Model,
-    Traits,
-    beside,
-    choose_images,
-    ignore,
-)
+from logn.methods.sampled_scores import class_scores, sampled_threshold
+from logn.models.frameworks.shared import Traits
+from logn.models.hints import Hints
+from logn.models.images import ImageFiles, ImageSource, choose_images
+from logn.models.open import open_model
+from logn.models.opened import Advance, OpenedModel, ignore
+from logn.models.write import check_suffix, check_target, write_model
+from logn.predictions.predict import predict
+from logn.predictions.store import PredictionStore
 from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
+from logn.thresholds.choose import Goal, operating_points, read_detections
+from logn.thresholds.fold import points_for
+from logn.thresholds.points import FoldedPoints, OperatingPoints
+from logn.thresholds.scored_detections import DrawnDetections
 
 if TYPE_CHECKING:
-    from logn.models.onnx.fold import Proof
+    from logn.models.proof import Proof
 
-# From the opened model, and the statistics and the map of the method of each stage, to the map that is folded.
-Then = Callable[[Model, Sequence[ClassMoments], Sequence[ClassAffine]], ClassAffine]
 # Images that the proof runs on.
 PROOF_IMAGES = 4
 
@@ -110,6 +110,7 @@ class Correction:
         proof: How far the corrected model is from the map of the old one; None if there was nothing to correct.
         files: All files and folders that were written.
         doubts: What looks wrong with the statistics.
+        thresholds: The thresholds per class that were folded with the maps; None without.
     """
 
     model: str
@@ -125,6 +126,7 @@ class Correction:
     proof: Proof | None = None
     files: tuple[Path, ...] = ()
     doubts: tuple[str, ...] = ()
+    thresholds: FoldedPoints | None = None
 
     @property
     def layer(self) -> str:
@@ -171,7 +173,9 @@ def correct(
     output: str | os.PathLike[str] | None = None,
     *,
     method: str | ClassAffine = RECOMMENDED,
-    then: Then | None = None,
+    thresholds: Any = None,
+    labels: Any = None,
+    label_images: str | os.PathLike[str] | None = None,
     at: float = DEFAULT_AT,
     max_images: int | None = None,
     like: Any = None,
@@ -196,8 +200,11 @@ def correct(
         output: Where to write. None writes nothing: the result says what would be done.
         method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
             of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`.
-        then: A function that gives the map to fold instead, from the opened model, and the statistics and the map of
-            the method of each stage.
+        thresholds: Fold a threshold per class with the correction, so that `at` acts as all of them: what to choose
+            them for ("f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all classes), or thresholds
+            that exist, as for `logn.thresholds.fold_thresholds`, which then apply to the corrected scores.
+        labels: Labelled images to choose thresholds on: COCO, LVIS, YOLO or VOC. Given thresholds need none.
+        label_images: Folder that the image paths of `labels` start from; by default that of the labels.
         at: The score threshold that you use the model with.
         max_images: Take at most this many images, spread evenly.
         like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
@@ -206,7 +213,7 @@ def correct(
         overwrite: Replace the files of `output`; a folder is never replaced.
         progress: Called with the number of images whenever some are done.
         hints: Rarely needed: `size`, `activation`, `device`; for ONNX files `background`, `tensor`, `class_names`; for
-            functions `layer`. See `logn.models.open.Hints`.
+            functions `layer`. See `logn.Hints`.
 
     Returns:
         What was found and done. If there is nothing to correct, its `method` is None and nothing was written.
@@ -225,16 +232,17 @@ def correct(
         (3, 'logn', True, ['new.affine.safetensors', 'new.statistics.safetensors', 'new.onnx'])
     '''
     target = None if output is None else Path(output)
-    if at is not None:
-        checked_share("at", at)
+    checked_share("at", at)
     if isinstance(method, str):
         parse(method)
+    _check_goal(thresholds, labels)
     items = choose_images(images, max_images)
     if target is not None:
-        _check_target(model, target, overwrite=overwrite)
+        check_target(model, target, overwrite=overwrite)
     source = open_model(model, Hints(like=like, trust=trust, **hints))
     if target is not None:
-        _check_suffix(source.name, target, source.traits.suffix)
+        check_suffix(source, target)
+    traits = source.traits  # refuses a model that does not say how its images are prepared
     source.check()
     files = ImageFiles(items)
     moments = source.collect(files, progress=progress)
@@ -245,55 +253,101 @@ def correct(
     found = Correction(
         model=source.name,
         output=None,
-        traits=source.traits,
+        traits=traits,
         images=len(items) - len(files.unreadable),
         unreadable=tuple(item for item in files.unreadable if isinstance(item, Path)),
         moments=moments,
         recommendation=recommendation,
         doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
     )
-    if method == RECOMMENDED and recommendation.method == NONE and then is None:
+    if method == RECOMMENDED and recommendation.method == NONE and thresholds is None:
         return found
     maps = _maps(method, moments, recommendation.threshold)
-    if then is not None:
-        method = then(source, moments, maps)
-        maps = _maps(method, moments, recommendation.threshold)
-    proof, written = write_model(source, maps, target, files.first(PROOF_IMAGES), moments)
+    applied = method if isinstance(method, str) else method.method or "the given map"
+    points: FoldedPoints | None = None
+    if thresholds is not None:
+        points = _with_thresholds(source, moments, maps[0], thresholds, at, labels, label_images)
+        maps = (points.affine,)
+        applied = points.affine.method or "thresholds"
+    proof, written = write_model(
+        source,
+        maps,
+        target,
+        files.first(PROOF_IMAGES),
+        sides={"statistics": moments, "affine": maps},
+        class_factors=None if points is None else points.factors,
+    )
     return replace(
         found,
         output=target,
-        method=method if isinstance(method, str) else method.method or "the given map",
+        method=applied,
         maps=maps,
         change=score_change(moments[0], maps[0], recommendation.threshold),
         proof=proof,
         files=written,
+        thresholds=points,
     )
 
 
-def write_model(
-    source: Model,
-    maps: Sequence[ClassAffine],
-    target: Path | None,
-    images: ImageFiles,
-    moments: Sequence[ClassMoments] = (),
-) -> tuple[Proof, tuple[Path, ...]]:
-    """Write a corrected model, with maps and statistics beside it; the files get their names once it is proven.
+def _check_goal(thresholds: Any, labels: Any) -> None:
+    """Refuse a goal that is none, or that has no labels to be chosen on, before the pass over the images."""
+    if is_goal(thresholds):
+        if labels is None:
+            raise InputError("Thresholds are chosen on labelled images: pass `labels` (`--data`).")
+        Goal.parse(thresholds)
 
-    Args:
-        source: The model.
-        maps: Its maps, one per stage.
-        target: Where to write; None proves it only.
-        images: What to prove it on.
-        moments: Its statistics.
+
+def is_goal(thresholds: Any) -> bool:
+    """Whether `thresholds` say what to choose them for, rather than which they are.
+
+    Example:
+        >>> is_goal("precision=0.9"), is_goal({"car": 0.5})
+        (True, False)
     """
-    name, in_folder = (target or Path(f"corrected{source.traits.suffix}")).name, not source.traits.suffix
-    with _workshop(target) as folder:
-        proof = source.write(maps, folder / name, images)
-        sides: dict[str, Sequence[ClassMoments | ClassAffine]] = {"statistics": moments, "affine": maps}
-        for what, parts in sides.items():
-            for stage, part in enumerate(parts):
-                part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
-        return proof, () if target is None else _move(folder, target)
+    return isinstance(thresholds, str) and re.match(r"(f1|precision|recall|fppi)\b", thresholds) is not None
+
+
+def _with_thresholds(
+    source: OpenedModel,
+    moments: Sequence[ClassMoments],
+    fitted: ClassAffine,
+    thresholds: Any,
+    at: float,
+    labels: Any,
+    label_images: str | os.PathLike[str] | None,
+) -> FoldedPoints:
+    """The correction with a threshold per class behind it: chosen on labelled images, or given."""
+    if len(moments) > 1:
+        raise InputError(f"The model has {len(moments)} sets of class logits; thresholds fit a model with one.")
+    correction = None if fitted.method == NONE else fitted
+    at_output = source.scales_scores and moments[0].sample_objectness is not None
+    if not is_goal(thresholds):
+        points = _given_points(source, thresholds, correction, moments[0], at)
+        return points.fold(at, at_output=at_output)
+    with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
+        predict(source.detector, labels, folder, images=label_images)
+        store = PredictionStore(folder)
+        truth = truth_of_predictions(labels, store, allow_missing_classes=True)
+        points = operating_points(store, truth, thresholds, correction, at=at)
+        plain, _ = read_detections(store, truth)
+        return replace(
+            points.fold(at, store, at_output=at_output), uncorrected=DrawnDetections.once(plain).at(at)[:2, :, 0]
+        )
+
+
+def _given_points(
+    source: OpenedModel, thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float
+) -> OperatingPoints:
+    """Thresholds that exist; those of a file that has its own correction keep it."""
+    metadata = moments.metadata
+    points = points_for(thresholds, at, foreground_names(metadata), source.name)
+    if points.goal == "given":
+        columns = np.arange(moments.num_columns)[foreground_columns(moments.num_columns, metadata.background)]
+        facts = {"columns": columns.tolist(), "num_columns": moments.num_columns}
+        points = replace(points, correction=correction, source=metadata, settings=facts)
+    if source.scales_scores:
+        return points
+    return replace(points, settings={**points.settings, "objectness": source.head.has_objectness})
 
 
 def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:
@@ -322,48 +376,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)
         yield
-
-
-def _check_target(model: Any, target: Path, *, overwrite: bool) -> None:
-    source = Path(model) if isinstance(model, str | os.PathLike) else None
-    if source is not None and source.exists() and target.exists() and target.samefile(source):
-        raise InputError(f"`output` is the model itself, `{target}`; choose another name.")
-    more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
-    if target.suffix.lower() == ".onnx":
-        more.append(target.with_name(f"{target.name}.data"))  # weights in external data
-    check_new(target, *more, overwrite=overwrite)
-    parent = target.absolute().parent
-    if not parent.is_dir():
-        raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
-    if not os.access(parent, os.W_OK):
-        raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
-
-
-def _check_suffix(name: str, target: Path, suffix: str) -> None:
-    if suffix and target.suffix.lower() != suffix:
-        raise InputError(f"`output` is `{target}`, but what is made of `{name}` ends in {suffix}; rename it.")
-    if not suffix and target.suffix.lower() in (".onnx", ".pt", ".pth", ".safetensors"):
-        raise InputError(f"`output` is `{target}`, but what is made of the folder `{name}` is a folder; rename it.")
-
-
-@contextmanager
-def _workshop(target: Path | None) -> Iterator[Path]:
-    """A temporary folder: beside the target, so that its files can be renamed."""
-    if target is None:
-        with tempfile.TemporaryDirectory(prefix="logn-correct-") as folder:
-            yield Path(folder)
-        return
-    folder_path = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    folder_path.mkdir()
-    try:
-        yield folder_path
-    finally:
-        shutil.rmtree(folder_path, ignore_errors=True)
-
-
-def _move(folder: Path, target: Path) -> tuple[Path, ...]:
-    """Give every file its name, the model last: what bears its name is whole."""
-    parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
-    for part in parts:
-        os.replace(part, target.with_name(part.name))
-    return tuple(target.with_name(part.name) for part in parts)

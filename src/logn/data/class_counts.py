@@ -6,17 +6,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
-from logn.data.annotations import Annotations, read_annotations
 from logn.data.class_names import places_of, warn_of_position
 from logn.data.class_tables import column_of, names_of, naming, numbers, read_json, read_table, read_vector
-from logn.data.label_sources import are_labels, with_split
 from logn.errors import InputError
+
+if TYPE_CHECKING:  # label readers are loaded by those who read labels
+    from logn.data.annotations import Annotations
 
 # Names under which tables keep the same thing; the first is ours.
 _COMMON = ("count", "counts", "share", "shares")
@@ -100,6 +101,16 @@ class ClassCounts:
         return ClassCounts(images, instances, self.names, self.num_images)
 
     @classmethod
+    def of(cls, counts: ClassCounts | npt.ArrayLike) -> ClassCounts:
+        """Counts as they are, or of plain numbers per class.
+
+        Example:
+            >>> ClassCounts.of([60, 20]).image_counts.tolist()
+            [60.0, 20.0]
+        """
+        return counts if isinstance(counts, ClassCounts) else cls(np.asarray(counts, np.float64))
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
         r"""Read annotations (of YOLO and VOC those of training), a table, an array or a list.
 
@@ -110,6 +121,9 @@ class ClassCounts:
             >>> ClassCounts.load(path).image_counts.tolist()
             [60.0, 20.0]
         """
+        from logn.data.annotations import read_annotations
+        from logn.data.label_sources import are_labels, with_split
+
         path = Path(path)
         if are_labels(path):
             return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
@@ -176,6 +190,8 @@ def _read_json(path: Path) -> ClassCounts:
 
 def _read_annotations(path: Path) -> Annotations | None:
     """The annotations in a JSON file, read entry by entry (LVIS's are a gigabyte); None for another form of file."""
+    from logn.data.annotations import read_annotations
+
     failure = None
     try:
         annotations = read_annotations(path, boxes=False, image=lambda entry: None)

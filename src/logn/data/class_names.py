@@ -99,8 +99,8 @@ helmet, vest.
     model, labels = tuple(map(str, model_names)), tuple(map(str, label_names))
     if model == labels:
         return ClassMatch(model, labels, np.arange(len(model)))
-    _refuse_twins(what, labels, model)
-    _refuse_twins("model", model, labels)
+    _refuse_duplicates(what, labels, model)
+    _refuse_duplicates("model", model, labels)
     exact = {name: index for index, name in enumerate(labels)}
     matched = np.array([exact.get(name, -1) for name in model], np.int64)
     loose = _by_key(labels, {*range(len(labels))} - {*matched.tolist()})
@@ -166,7 +166,7 @@ def _by_key(names: Sequence[str], places: Iterable[int]) -> dict[str, list[int]]
     return by_key
 
 
-def _refuse_twins(side: str, names: Sequence[str], other: Sequence[str]) -> None:
+def _refuse_duplicates(side: str, names: Sequence[str], other: Sequence[str]) -> None:
     """Refuse a name that comes twice where the other side has it; elsewhere it is left out anyway."""
     keys = {_key(name) for name in other}
     twice = next((name for name in names if _key(name) in keys and names.count(name) > 1), None)

@@ -39,6 +39,7 @@ except ImportError:  # some builds of Python go without; they cannot open such a
 _UNREADABLE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, LZMAError, struct.error, RuntimeError)
 
 _SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_SAFETENSORS_NAMES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
 _SHOWN_NAMES = 8
 _FLOATS = ("float16", "float32", "float64")
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
@@ -445,9 +446,6 @@ def _batch_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[int, in
     for item in range(0, shard.rows, shard.item_rows):
         for start in range(item, item + shard.item_rows, step):
             yield start, min(start + step, item + shard.item_rows)
-
-
-_SAFETENSORS_NAMES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 
 
 def write_logits(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,36 +20,13 @@ def _rle() -> Any:
     return import_extra("hotcoco", extra="evaluate").mask
 
 
-def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray:
-    """Turn one `segmentation` field into a mask of shape `(height, width)`.
-
-    Example:
-        >>> decode_segmentation([[1, 1, 4, 1, 4, 3, 1, 3]], 4, 5).astype(int)
-        array([[0, 0, 0, 0, 0],
-               [0, 1, 1, 1, 0],
-               [0, 1, 1, 1, 0],
-               [0, 0, 0, 0, 0]])
-        >>> decode_segmentation({"size": [2, 2], "counts": [1, 2, 1]}, 2, 2).astype(int)
-        array([[0, 1],
-               [1, 0]])
-    """
-    with _refusing_others():
-        return np.asarray(_rle().decode(encode_segmentation(segmentation, height, width)), dtype=np.bool_)
-
-
 def encode_segmentation(segmentation: Any, height: int, width: int) -> Any:
     """Turn one `segmentation` field into the run lengths that hotcoco takes."""
-    with _refusing_others():
+    try:
         rles = _run_lengths(segmentation, height, width)
         if not rles:
             return _rle().encode(np.zeros((height, width), np.uint8, order="F"))
         return rles[0] if len(rles) == 1 else _rle().merge(rles)
-
-
-@contextlib.contextmanager
-def _refusing_others() -> Iterator[None]:
-    try:
-        yield
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -80,18 +56,3 @@ def _run_lengths(segmentation: Any, height: int, width: int) -> list[Any]:
 def _check_polygon(polygon: Sequence[float]) -> None:
     if len(polygon) % 2 or not all(abs(value) <= _FARTHEST for value in polygon):  # NaN is not less than anything
         raise InputError(f"A polygon of `segmentation` is not pairs of numbers of at most {_FARTHEST:,.0f}.")
-
-
-def encode_mask(mask: BoolArray) -> dict[str, Any]:
-    """Turn a mask into COCO's compressed run lengths, as JSON can hold them.
-
-    Example:
-        >>> encode_mask(np.array([[False, True], [True, False]]))
-        {'size': [2, 2], 'counts': '121'}
-    """
-    encoded = _rle().encode(np.asfortranarray(mask, dtype=np.uint8))
-    counts = encoded["counts"]
-    return {
-        "size": [int(side) for side in encoded["size"]],
-        "counts": counts.decode("ascii") if isinstance(counts, bytes) else counts,
-    }

@@ -12,26 +12,13 @@ FloatArray = npt.NDArray[np.float64]
 
 FEWEST_OBJECTS, MOST_OBJECTS = 4, 12
 
-# In LVIS's rule a class is rare up to 10 training images and frequent above 100; the curve passes these two
-# bounds
-# where it leaves 23 % frequent, 38 % common and 39 % rare classes.
+# By LVIS's rule a class is rare up to 10 training images and frequent above 100. The curve crosses these bounds so that
+# 23 % of the classes are frequent, 38 % common and 39 % rare.
 _FEWEST_IMAGES = 2.0
 _FREQUENT_SHARE, _FREQUENT_BOUND = 0.23, 100.5
 _RARE_START, _RARE_BOUND = 0.61, 10.5
 _LARGEST_SHARE = 0.25  # of the images, for the most frequent class: 600 of 2,400
 _CLASSES_AN_IMAGE = 7.0  # on average; more would leave no room for a second object of a class
-
-
-def frequency_group(image_count: int) -> str:
-    """LVIS's group of a class by its number of training images.
-
-    Example:
-        >>> [frequency_group(count) for count in (1, 10, 11, 100, 101)]
-        ['r', 'r', 'c', 'c', 'f']
-    """
-    if image_count <= 10:
-        return "r"
-    return "c" if image_count <= 100 else "f"
 
 
 def long_tailed_counts(num_classes: int, num_images: int) -> IntArray:
@@ -43,10 +30,11 @@ def long_tailed_counts(num_classes: int, num_images: int) -> IntArray:
     shares shift.
 
     Example:
+        >>> from logn.data.class_counts import frequency_groups
         >>> counts = long_tailed_counts(100, 2400)
         >>> int(counts.max()), int(counts.min())
         (600, 2)
-        >>> [sum(frequency_group(count) == group for count in counts) for group in "rcf"]
+        >>> [int((frequency_groups(counts) == group).sum()) for group in "rcf"]
         [39, 38, 23]
     """
     room = _CLASSES_AN_IMAGE * num_images

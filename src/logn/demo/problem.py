@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from logn.base.files import atomic_path, write_text
+from logn.data.class_counts import frequency_groups
 from logn.data.images import import_pillow
-from logn.demo.plan import IntArray, frequency_group, long_tailed_counts, mix_families, plan_training, plan_validation
+from logn.demo.plan import IntArray, long_tailed_counts, mix_families, plan_training, plan_validation
 from logn.demo.scene import BoolArray, Glyph, draw_scene
 
 #: Images that the shipped detector was trained on; the demonstration draws the first of them.
@@ -185,10 +186,11 @@ def _verified_absent(split: str, objects: Sequence[Sequence[tuple[int, list[int]
 
 
 def _annotations(split: str, objects: Sequence[Sequence[tuple[int, list[int]]]]) -> dict[str, Any]:
-    counts = training_counts().tolist()
+    counts = training_counts()
+    entries = zip(alphabet().names, frequency_groups(counts).tolist(), counts.tolist(), strict=True)
     categories = [
-        {"id": label + 1, "name": name, "frequency": frequency_group(count), "image_count": count}
-        for label, (name, count) in enumerate(zip(alphabet().names, counts, strict=True))
+        {"id": number, "name": name, "frequency": group, "image_count": count}
+        for number, (name, group, count) in enumerate(entries, start=1)
     ]
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []

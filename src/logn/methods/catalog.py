@@ -238,7 +238,7 @@ def _describe(name: str, key: str) -> str:
 
 def _aligned(counts: Any, moments: ClassMoments | None, head: StatisticsMetadata) -> ClassCounts:
     """The counts in the order of the statistics' classes."""
-    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, dtype=np.float64))
+    table = ClassCounts.of(counts)
     if moments is None:
         return table
     num_classes = moments.num_columns - (head.background is not None)

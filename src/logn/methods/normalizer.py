@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,7 +52,6 @@ class LogitNormalizer:
         True
     """
 
-    affine_: ClassAffine
     moments_: ClassMoments
     n_features_in_: int
 
@@ -81,9 +81,10 @@ class LogitNormalizer:
             raise InputError(
                 f"Expected `logits` to hold at least two rows to have a variance, but got {len(rows)} sample."
             )
-        self._forget()
+        for name in ("affine_", "moments_", "n_features_in_"):
+            self.__dict__.pop(name, None)
         self.partial_fit(rows)
-        self.affine_ = self._fitted()
+        self.affine_ = self._correction()
         return self
 
     def partial_fit(self, logits: Any, y: Any = None) -> LogitNormalizer:
@@ -95,8 +96,15 @@ class LogitNormalizer:
             self.n_features_in_ = int(rows.shape[1])
         self._check_width(rows)
         self.moments_.update(rows)
-        self.__dict__.pop("affine_", None)  # made when it is asked for: a first row has no variance yet
+        self.__dict__.pop("affine_", None)
         return self
+
+    @cached_property
+    def affine_(self) -> ClassAffine:
+        """The correction; after `partial_fit` made when it is asked for, since a first row has no variance yet."""
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError("LogitNormalizer has no attribute 'affine_' before it is fitted.")
+        return self._correction()
 
     def transform(self, logits: ArrayT) -> ArrayT:
         """The corrected logits (N, C), an array or a tensor of the kind and dtype that came."""
@@ -149,20 +157,9 @@ class LogitNormalizer:
             input_tags=tags.InputTags(two_d_array=True),
         )
 
-    def __getattr__(self, name: str) -> Any:
-        """The correction after `partial_fit`, made when it is first asked for."""
-        if name == "affine_" and "moments_" in self.__dict__:
-            self.affine_ = self._fitted()
-            return self.affine_
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _fitted(self) -> ClassAffine:
+    def _correction(self) -> ClassAffine:
         options = {name: getattr(self, name) for name in ("strength", "threshold") if getattr(self, name) is not None}
         return fit(self.method, self.moments_, target=self.target, **options)
-
-    def _forget(self) -> None:
-        for name in ("affine_", "moments_", "n_features_in_"):
-            self.__dict__.pop(name, None)
 
     def _to_transform(self, logits: Any) -> Any:
         if not self.__sklearn_is_fitted__():

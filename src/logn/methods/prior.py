@@ -178,6 +178,9 @@ def _training_mix(
             "The class mix of training is unknown: pass `moments` that were collected with mean_probability=True, or, "
             "for a softmax without a background, `counts`."
         )
-    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
-    shares = table.fitting(None if moments is None else moments.metadata.class_names, columns, None).instance_counts
+    shares = (
+        ClassCounts.of(counts)
+        .fitting(None if moments is None else moments.metadata.class_names, columns, None)
+        .instance_counts
+    )
     return np.asarray(shares / shares.sum())

@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
+from logn.base.arrays import DEFAULT_AT, foreground_columns
 from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import logit_normalization, mean_probability
-from logn.methods.sampled_scores import DEFAULT_AT, keep_detections
+from logn.methods.sampled_scores import keep_detections
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.moments import ClassMoments
 

@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns, sigmoid, softmax
+from logn.base.arrays import FloatArray, foreground_columns, logit, sigmoid, softmax
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import checked_share
 from logn.statistics.moments import ClassMoments
 
-# The score threshold that a model is used with, unless the user gives another one.
-DEFAULT_AT = 0.25
 # With fewer scores above a threshold, a sample does not say how many a model has.
 FEWEST_ABOVE = 20
 
@@ -46,7 +44,7 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     # Each score exceeds the level as soon as the shift exceeds this.
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.minimum(level / _objectness(moments), 1.0)
-        needed = (np.log(share) - np.log1p(-share))[:, None] - affine(rows)
+        needed = logit(share)[:, None] - affine(rows)
     shifted = (affine.scale != 1.0) | (affine.shift != 0.0)
     needed = np.where(shifted, needed, np.where(scores > level, -np.inf, np.inf))
     shift = float(np.sort(needed, axis=None)[number - 1 : number + 1].mean())

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import check_background, is_torch_tensor
+from logn.base.arrays import ACTIVATIONS, check_background, is_torch_tensor
 from logn.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
 
-ACTIVATIONS = ("softmax", "sigmoid")
 FINAL_PARTS = (None, "call", "slice")
 # (images, queries, classes); what has more axes may be a feature map, whose classes are not the last axis.
 MOST_AXES_OF_ROWS = 3
@@ -394,6 +393,6 @@ def fingerprint(model: nn.Module) -> str:
         if tensor.device.type == "meta":
             continue
         # Bytes rather than numbers, since NumPy lacks bfloat16.
-        octets = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-        digest.update(memoryview(octets.numpy()))
+        raw_bytes = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        digest.update(memoryview(raw_bytes.numpy()))
     return digest.hexdigest()

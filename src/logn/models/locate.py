@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
-from logn.models.frameworks import class_names
 from logn.models.frameworks.classifiers import classifier_layer, declared_by_timm, last_layers, may_be_classifier
-from logn.models.frameworks.detectron2 import locate_in_detectron2
-from logn.models.frameworks.mmdetection import locate_in_mmdetection
-from logn.models.frameworks.rfdetr import locate_in_rfdetr
-from logn.models.frameworks.torchvision import locate_in_torchvision
-from logn.models.frameworks.transformers import locate_in_transformers
-from logn.models.frameworks.ultralytics import locate_in_ultralytics
+from logn.models.frameworks.known import NAMES, framework_of, locate_by_name
 from logn.models.hooks import as_it_was, run_on_batch
 from logn.models.layer import (
     LogitLayer,
@@ -36,21 +30,7 @@ from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, warn_
 if TYPE_CHECKING:
     from torch import nn
 
-KNOWN = (
-    "a detector of torchvision, MMDetection, Detectron2, Hugging Face, Ultralytics or RF-DETR, a timm model or a "
-    "classifier that ends in a Linear or 1x1 Conv"
-)
-# A new framework is one more function here.
-LOCATORS = (
-    locate_in_torchvision,
-    locate_in_mmdetection,
-    locate_in_detectron2,
-    locate_in_transformers,
-    locate_in_ultralytics,
-    locate_in_rfdetr,
-)
-# Their models are known by name; one that is not known is no plain classifier to be run on random images.
-NEVER_GUESSED = ("mmdet", "detectron2", "transformers", "ultralytics", "rfdetr")
+KNOWN = f"a detector of {NAMES}, a timm model or a classifier that ends in a Linear or 1x1 Conv"
 # Sides of the random images on which a classifier is run where none are given.
 TRIAL_SIDES = (224, 64, 32, 28, 299)
 
@@ -126,12 +106,13 @@ population=None, stages=False, unused=(), extra_columns=0, final_only=None)
 def _known_by_name(model: nn.Module) -> LogitLayer | None:
     """What the model says itself, or what its framework is known for."""
     layer = getattr(model, "logit_layer", None)
-    return layer if isinstance(layer, LogitLayer) else next(filter(None, (find(model) for find in LOCATORS)), None)
+    return layer if isinstance(layer, LogitLayer) else locate_by_name(model)
 
 
 def _in_classifier(model: nn.Module, num_columns: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
     """The layer that a classifier names, as timm's do, or whose output it returns."""
-    if any(class_names(model, package) for package in NEVER_GUESSED) or not may_be_classifier(model):
+    # Models of these frameworks are known by name; another is no plain classifier to be run on random images.
+    if framework_of(model) is not None or not may_be_classifier(model):
         return None
     run = run or _random_run(model)
     heads = last_layers(model, declared_by_timm(model))

@@ -1,12 +1,12 @@
-"""What a path or an object is: the one place that recognises models."""
+"""The one door to models: what a path, a name or an object is, and how it is opened."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,89 +16,69 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logn.errors import InputError, MissingExtraError
-from logn.models.frameworks import class_names
-from logn.models.layer import LogitLayer
-from logn.models.onnx.detector import Like, OnnxDetector, preparation, unprepared
-from logn.models.onnx.file import engine_file
+from logn.models.frameworks import transformers, ultralytics
+from logn.models.frameworks.known import NAMES, framework_of
+from logn.models.frameworks.shared import LoadedFile, Traits
+from logn.models.hints import Hints, choose_device
+from logn.models.images import Images
+from logn.models.layer import LogitLayer, count_columns
+from logn.models.locate import locate_logits
 from logn.models.opened import (
-    Images,
-    Model,
-    OnnxModel,
+    OpenedModel,
     ProposalModel,
     TorchModel,
-    Traits,
-    adapter_model,
-    in_words,
+    load_state,
     network_of,
+    prepared,
+    save_state,
+    torch_model,
 )
 from logn.models.preprocessing import Preprocessing, preset_named
 from logn.models.proposals import ProposingDetector
 
 if TYPE_CHECKING:
-    import torch
+    from torch import nn
 
 KNOWN = (
     "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics, or a "
     "function that returns a model: `package.module:function` or `file.py:function`"
 )
-FRAMEWORKS = "torchvision, Ultralytics, transformers, rfdetr, MMDetection or Detectron2"
 FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*")
 _WEIGHTS = "a file of weights without a model: name its folder, or a function that returns the model with them"
-# Adapters by the modules of a model's classes: our module, the class in it.
-_ADAPTERS = (
-    ("torchvision.models.detection", "torchvision", "TorchvisionDetector"),
-    ("ultralytics", "ultralytics", "UltralyticsDetector"),
-    ("rfdetr", "rfdetr", "RFDetrDetector"),
-    ("mmdet", "mmdetection", "MMDetectionDetector"),
-    ("transformers", "transformers", "TransformersDetector"),
-    ("detectron2", "detectron2", "Detectron2Detector"),
-)
+# Frameworks with files of their own.
+_READERS: dict[str, Callable[[Path, Hints], LoadedFile]] = {
+    "ultralytics": ultralytics.open_file,
+    "transformers": transformers.open_file,
+}
 
 
-@dataclass(frozen=True)
-class Hints:
-    """What the user says about a model.
+def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
+    """Open a model, to run it over images, to propose boxes, to correct it and to write it.
 
     Args:
-        like: How images are prepared, for ONNX files and functions: a preset of `logn.models.preprocessing` such as
-            "yolox", a JSON file with fields of `Preprocessing`, a `Preprocessing`; for functions also a function that
-            turns an RGB image into the tensor that the model takes.
-        size: Height and width of the images that the model gets; None for its own.
-        activation: "softmax" or "sigmoid", if the model does not say what follows its logits.
-        background: ONNX: background column, 0 or -1.
-        tensor: ONNX: name of the tensor that holds the logits, if the search finds several.
-        class_names: ONNX: name of each column, or a file of them.
-        layer: Functions: where the logits are; found by `logn.locate_logits` by default.
-        device: "auto", "cpu" or "cuda", for torch models.
-        trust: Open a `.pt` file, which is a pickle and runs its author's code.
+        model: A path: an `.onnx` file, a Hugging Face folder, an Ultralytics `.pt`. Or "package.module:function" or
+            "file.py:function", a function that returns a torch model or a detector; modules are looked up in the
+            current folder, too. Or such a model.
+        hints: What the user says about it.
     """
+    hints = hints or Hints()
+    name = os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
+    kind = kind_of(name) if isinstance(model, str | os.PathLike) else "object"
+    if kind == "onnx":
+        from logn.models.onnx.file import read_onnx
+        from logn.models.onnx.model import OnnxModel
 
-    like: Like | Callable[[Any], Any] | None = None
-    size: tuple[int, int] | None = None
-    activation: str | None = None
-    background: int | None = None
-    tensor: str | Sequence[str] | None = None
-    class_names: Sequence[str] | str | os.PathLike[str] | None = None
-    layer: LogitLayer | None = None
-    device: str = "auto"
-    trust: bool = False
-
-    def refuse(self, what: str, *names: str) -> None:
-        """Refuse hints that such a model has no use for."""
-        for name in names:
-            if getattr(self, name) is not None:
-                raise InputError(f"`{name}` does not apply to {what}; leave it out.")
-
-    def on_layer(self, layer: LogitLayer) -> LogitLayer:
-        """The layer with the user's activation, if the model does not state one; a contradiction is refused."""
-        if self.activation is None or layer.activation == self.activation:
-            return layer
-        if layer.activation is not None:
-            raise InputError(
-                f"`activation` is {self.activation}, but the model applies {layer.activation} to `{layer.name}`; leave "
-                "`activation` out."
-            )
-        return replace(layer, activation=self.activation)
+        return OnnxModel(read_onnx(name), hints)
+    hints.refuse(f"`{name}`, which is not an ONNX file", "background", "tensor")
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", extra="torchvision") from error
+    if kind in _READERS:
+        hints.refuse(f"`{name}`, which is not a function", "layer")
+        return _open_file(Path(name), _READERS[kind], hints)
+    made = call_function(name) if kind == "function" else model
+    return open_model(made, hints) if isinstance(made, str | os.PathLike) else _open_object(made, name, hints)
 
 
 def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDetector:
@@ -110,8 +90,8 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
             "package.module:function" or "file.py:function", a function of yours that returns any of these; modules are
             looked up in the current folder, too. An object with `propose` is returned as it is.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
-        options: What the adapter of that framework takes: `size` for Ultralytics, `like` for ONNX files, `class_names`
-            for torchvision, `processor` for transformers and so on.
+        options: Fields of `logn.Hints`, such as `like` for ONNX files, and what the detector of that framework takes:
+            `size` for Ultralytics, `class_names` for torchvision, `processor` for transformers and so on.
 
     Example:
         >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large as build
@@ -120,53 +100,21 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
         (2, 0, 'softmax')
     """
     if isinstance(model, str | os.PathLike):
-        name = os.fspath(model)
-        kind = kind_of(name)
-        if kind == "onnx":
-            return OnnxDetector(name, **options)
-        if kind == "transformers":
-            network, options["processor"] = import_module(
-                "logn.models.frameworks.transformers_folder"
-            ).read_transformers(name)
-            return detector(network, **options)
-        opened = call_function(name) if kind == "function" else _adapter(kind, "open_ultralytics")(name, trust=trust)
-        return detector(opened, **options)
+        if kind_of(os.fspath(model)) != "function":
+            return open_model(model, Hints.of({**options, "trust": trust})).detector
+        model = call_function(os.fspath(model))
     if callable(getattr(model, "propose", None)):
         if options:
             name = type(model).__name__
             raise InputError(f"`{next(iter(options))}` does not apply to {name}, which has `propose`; leave it out.")
         return model  # type: ignore[no-any-return]
-    for package, module, adapter in _ADAPTERS:
-        if class_names(model, package):
-            made: ProposingDetector = _adapter(module, adapter)(model, **options)
-            return made
-    raise InputError(f"Expected `model` to be a detector of {FRAMEWORKS}, or {KNOWN}, but got {type(model).__name__}.")
-
-
-def open_model(model: Any, hints: Hints | None = None) -> Model:
-    """Open a model to collect its statistics, and to correct it.
-
-    Args:
-        model: A path or function as for `detector`, of detectors and classifiers; or a torch model.
-        hints: What the user says about it.
-    """
-    hints = hints or Hints()
-    name = os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
-    kind = kind_of(name) if isinstance(model, str | os.PathLike) else "object"
-    if kind == "onnx":
-        return _open_onnx(Path(name), hints)
-    hints.refuse(f"`{name}`, which is not an ONNX file", "background", "tensor", "class_names")
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", extra="torchvision") from error
-    if kind == "object":
-        return _open_object(model, name, hints)
-    if kind == "function":
-        return _open_object(call_function(name), name, hints)
-    hints.refuse(f"`{name}`, which is not a function", "layer")
-    opened: Model = _adapter(kind, "open_file")(Path(name), hints)
-    return opened
+    if isinstance(model, str | os.PathLike):  # what the function returns
+        return detector(model, trust=trust, **options)
+    framework = framework_of(model)
+    if framework is None:
+        raise InputError(f"Expected `model` to be a detector of {NAMES}, or {KNOWN}, but got {type(model).__name__}.")
+    made: ProposingDetector = framework.detector(model, **options)
+    return made
 
 
 def kind_of(name: str) -> str:
@@ -182,78 +130,118 @@ def kind_of(name: str) -> str:
         if suffix == ".onnx" or FUNCTION.fullmatch(name) is None:
             raise InputError(f"There is no file or folder `{name}`. A model is {KNOWN}.")
         return "function"
-    if (path / "config.json").is_file():
+    if transformers.is_folder(path):
         return "transformers"
     if path.is_file() and suffix in (".onnx", ".pt", ".pth"):
         return "onnx" if suffix == ".onnx" else "ultralytics"
     other = "not a model"
     if path.is_file():
+        from logn.models.onnx.file import engine_file
+
         other = engine_file(path) or (_WEIGHTS if suffix in (".safetensors", ".bin") else other)
     raise InputError(f"`{name}` is {other}. A model is {KNOWN}.")
 
 
-def _open_onnx(path: Path, hints: Hints) -> OnnxModel:
-    from logn.models.onnx.description import require_size, settle
-    from logn.models.onnx.file import read_onnx
+def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hints) -> TorchModel:
+    """Open a file that a framework reads."""
+    loaded = read(path, hints)
+    network, adapter = loaded.network, loaded.detector
+    return torch_model(
+        network,
+        _locate(network, hints, adapter),
+        _class_names(str(path), loaded.class_names, hints, network, adapter),
+        adapter,
+        name=str(path),
+        run=loaded.run,
+        traits=loaded.traits,
+        save=loaded.save,
+        reopen=lambda written: _open_file(written, read, hints),
+        is_folded=loaded.is_folded,
+    )
 
-    hints.refuse(f"`{path}`, an ONNX file", "layer")
-    file = read_onnx(path)
-    like, fields = preparation(hints.like, hints.size)
-    preprocessing, description = settle(file, like, **fields)
-    if description.preset is None and not fields:
-        raise unprepared(path)
-    require_size(file, preprocessing)
-    source = f" ({description.source})" if description.source else ""
-    producer = f", {file.model.producer_name}" if file.model.producer_name else ""
-    traits = Traits(f"ONNX{producer}", in_words(preprocessing) + source, ".onnx")
-    names = ("activation", "background", "tensor", "class_names")
-    return OnnxModel(file, traits, preprocessing, like, {field: getattr(hints, field) for field in names})
 
-
-def _open_object(made: Any, name: str, hints: Hints) -> Model:
+def _open_object(made: Any, name: str, hints: Hints) -> OpenedModel:
     """A detector of a known framework, or any other torch model whose preprocessing the user gives."""
-    fields: dict[str, Any] = {"name": name, "save": _save_state, "reopen": _load_state}
-    packages = [package for package, _, _ in _ADAPTERS if package != "transformers"]  # which needs a processor
-    is_detector = callable(getattr(made, "propose", None)) or any(class_names(made, package) for package in packages)
-    if not is_detector:
-        return _open_module(made, name, hints, fields)
+    framework = framework_of(made)
+    proposes = callable(getattr(made, "propose", None))
+    if not proposes and (framework is None or framework.name == "transformers"):
+        return _open_module(made, name, hints)  # a detector of transformers would need its processor
     hints.refuse(f"`{name}`, a detector that prepares its images itself", "size", "like", "layer")
-    adapter: Any = detector(made)
+    adapter: Any = detector(made, **hints.detector_options)
     network = network_of(adapter)
     if network is None:
+        if hints.class_names is not None:
+            adapter.class_names = _own_names(name, adapter, hints)
         return ProposalModel(name, adapter, Traits(type(adapter).__name__, "its own", ""))
     network.to(choose_device(hints.device))
-    model = adapter_model(adapter, traits=Traits(_framework_of(network), "its own", ".safetensors"), **fields)
-    return replace(model, layer=hints.on_layer(model.layer))
+    return torch_model(
+        network,
+        _locate(network, hints, adapter),
+        _class_names(name, None, hints, network, adapter),
+        adapter,
+        name=name,
+        run=getattr(adapter, "run", None) or (lambda images: adapter.propose(prepared(adapter, images))),
+        traits=Traits(_framework_name(network), "its own", ".safetensors"),
+        save=save_state,
+        reopen=lambda path: load_state(network, path),
+    )
 
 
-def _open_module(made: Any, name: str, hints: Hints, fields: dict[str, Any]) -> TorchModel:
+def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
+    """A torch model without boxes, or of no known framework."""
     import torch
-
-    from logn.models.locate import locate_logits
 
     if not isinstance(made, torch.nn.Module):
         raise InputError(f"`{name}` gives {type(made).__name__} where a torch module is needed.")
-    prepare, words = _prepare(made, name, hints)
+    prepare, words = _preparation(made, name, hints)
     device = choose_device(hints.device)
     network = made.to(device).eval()
 
-    def prepared(images: Images) -> torch.Tensor:
+    def batch(images: Images) -> torch.Tensor:
         return torch.stack([torch.as_tensor(prepare(image)) for image in images]).to(device)
 
-    def run(images: Images) -> None:
-        network(prepared(images))
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    return torch_model(
+        network,
+        _locate(network, hints, inputs=lambda: batch([noise])),
+        _class_names(name, None, hints, network),
+        name=name,
+        run=lambda images: network(batch(images)),
+        traits=Traits(_framework_name(network), words, ".safetensors"),
+        save=save_state,
+        reopen=lambda path: load_state(network, path),
+    )
 
-    layer = hints.layer
-    if layer is None:
-        noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-        layer = locate_logits(network, inputs=prepared([noise]))
-    layer = hints.on_layer(layer)
-    traits = Traits(_framework_of(network), words, ".safetensors")
-    return TorchModel(network=network, layer=layer, run=run, class_names=None, traits=traits, **fields)
+
+def _locate(
+    network: nn.Module, hints: Hints, adapter: Any = None, inputs: Callable[[], Any] = lambda: None
+) -> LogitLayer:
+    """Where the logits are: as the user says, as the detector has it, or as it is found on `inputs`."""
+    layer = hints.layer or getattr(adapter, "logit_layer", None) or locate_logits(network, inputs=inputs())
+    return hints.on_layer(layer)
 
 
-def _prepare(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], str]:
+def _class_names(
+    name: str, said: tuple[str, ...] | None, hints: Hints, network: nn.Module, adapter: Any = None
+) -> tuple[str, ...] | None:
+    """The names of the classes: those that the model has, else the user's, which its detector then has too."""
+    if hints.class_names is None:
+        return said
+    if said is not None and adapter is None:
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+    if adapter is None:
+        return hints.names(count_columns(network, _locate(network, hints)))
+    adapter.class_names = _own_names(name, adapter, hints)
+    return None
+
+
+def _own_names(name: str, adapter: Any, hints: Hints) -> tuple[str, ...] | None:
+    if getattr(adapter, "class_names", None) is not None:
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+    return hints.names(adapter.num_classes)
+
+
+def _preparation(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], str]:
     """What turns an RGB image into the input of a torch model, and how to call it."""
     if hints.like is None and hints.size is None:
         raise InputError(
@@ -262,57 +250,13 @@ def _prepare(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], 
         )
     if callable(hints.like):
         return hints.like, "a function of yours"
-    like, fields = preparation(hints.like, hints.size)
-    preprocessing = replace(Preprocessing() if like is None else preset_named(like).preprocessing, **fields)
-    return lambda image: preprocessing.apply(image).astype("float32"), in_words(preprocessing)
+    base = Preprocessing() if hints.preset is None else preset_named(hints.preset).preprocessing
+    preprocessing = replace(base, **hints.preparation)
+    return lambda image: preprocessing.apply(image).astype("float32"), preprocessing.in_words()
 
 
-def _framework_of(network: Any) -> str:
+def _framework_name(network: Any) -> str:
     return f"{type(network).__module__.partition('.')[0]}, {type(network).__name__}"
-
-
-def _save_state(model: TorchModel, path: Path) -> None:
-    from safetensors.torch import save_file
-
-    weights = model.network.state_dict()
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
-    path.chmod(path.stat().st_mode | 0o044)  # safetensors makes files that only their owner may read
-
-
-def _load_state(model: TorchModel, path: Path) -> TorchModel:
-    """The same model with the weights of the file, as the user will load them."""
-    from safetensors.torch import load_file
-
-    model.network.load_state_dict(load_file(path))
-    return model
-
-
-def move_to(adapter: Any, device: str) -> Any:
-    """Move a detector, or the model that it wraps, to a device; what is not a torch model stays."""
-    network: Any = adapter if hasattr(adapter, "to") else getattr(adapter, "model", None)
-    if hasattr(network, "to"):
-        network.to(device)
-    return adapter
-
-
-def choose_device(name: str) -> torch.device:
-    """Turn `auto`, `cpu`, `cuda` or `cuda:1` into an available device.
-
-    Example:
-        >>> choose_device("cpu")
-        device(type='cpu')
-    """
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"Expected `device` to be auto, cpu or cuda, but got {name!r}.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"`device` is {name!r}, but torch finds no CUDA device; use cpu.")
-    return device
 
 
 def call_function(name: str) -> Any:
@@ -343,7 +287,3 @@ def _module_in(file: Path) -> ModuleType:
         sys.modules[name] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
-
-
-def _adapter(module: str, name: str) -> Any:
-    return getattr(import_module(f"logn.models.frameworks.{module}_detector"), name)

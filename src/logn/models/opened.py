@@ -1,17 +1,17 @@
-"""The one collector: an opened model runs over images once and gives the statistics of its logits.
+"""An opened model: one object that runs over images, proposes boxes, and writes itself anew with a correction.
 
-`correct`, `logn collect` and `logn.ray` all go through `Model.collect`, so they give the same statistics for the same
-model. `Model.write` folds a correction, writes the model in its own kind of file, reads it back and proves it.
+`correct`, `collect`, `predict`, `thresholds`, `fold` and `logn.ray` all go through it, so they give the same
+statistics, proposals and files for the same model. `logn.models.open` is the door.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,26 +19,22 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import NO_CLASS, foreground_columns
-from logn.data.images import read_rgb, select_images, spread_evenly
-from logn.errors import InputError, LogNWarning, MissingExtraError, warn
+from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
+from logn.methods.provenance import with_background_name
+from logn.models.frameworks.shared import Traits
 from logn.models.hooks import evaluation_mode
+from logn.models.images import ImageFiles, Images, as_tensor
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
-from logn.models.preprocessing import Preprocessing
-from logn.models.proposals import Postprocessing, Proposals
+from logn.models.proposals import Postprocessing, Proposals, ProposingDetector
 from logn.models.torch.record import collect_moments, default_sample_rows
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from logn.models.onnx.file import OnnxFile
-    from logn.models.onnx.fold import Proof
+    from logn.models.proof import Proof
 
-Images = Sequence[npt.NDArray[np.uint8]]
-# A file, or a function that returns an RGB image.
-ImageItem = Path | Callable[[], npt.NDArray[np.uint8]]
-ImageSource = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Callable[[], npt.NDArray[np.uint8]]]
 Advance = Callable[[int], object]
 # One per stage of a cascade; else one.
 Stages = tuple[ClassMoments, ...]
@@ -49,91 +45,57 @@ def ignore(count: int) -> None:
     """No progress bar."""
 
 
-def choose_images(source: ImageSource, count: int | None = None) -> list[ImageItem]:
-    """The images of a folder or list, at most `count` of them, spread evenly.
-
-    Example:
-        >>> [path.name for path in choose_images(["a.png", "b.png", "c.png", "d.png"], 2)]
-        ['a.png', 'c.png']
-    """
-    if isinstance(source, str | os.PathLike):
-        return [*select_images(source, count)]
-    items: list[ImageItem] = [item if callable(item) else Path(item) for item in source]
-    return spread_evenly(items, count)
-
-
-@dataclass
-class ImageFiles:
-    """The images that a model runs over.
-
-    Args:
-        items: Their files, or functions that return them.
-        unreadable: Those that could not be read and were left out, with the reason.
-    """
-
-    items: Sequence[ImageItem]
-    unreadable: dict[ImageItem, str] = field(default_factory=dict)
-
-    def batches(self, size: int) -> Iterator[list[npt.NDArray[np.uint8]]]:
-        """The images as RGB arrays, `size` at a time."""
-        batch: list[npt.NDArray[np.uint8]] = []
-        for item in self.items:
-            try:
-                batch.append(read_rgb(item) if isinstance(item, Path) else item())
-            except InputError as error:
-                self.unreadable[item] = str(error)
-            if len(batch) == size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files; functions are refused."""
-        paths = [item for item in self.items if isinstance(item, Path)]
-        if len(paths) < len(self.items):
-            raise InputError("An ONNX model reads image files, but `images` holds functions. Pass the files.")
-        return paths
-
-    def first(self, count: int) -> ImageFiles:
-        """The first images that can be read."""
-        return ImageFiles([item for item in self.items if item not in self.unreadable][:count])
-
-    def finish(self) -> None:
-        """Warn of images that were left out; refuse if all were."""
-        left_out = list(self.unreadable)
-        if left_out and len(left_out) == len(self.items):
-            reason = self.unreadable[left_out[0]]
-            raise InputError(f"None of the {len(left_out):,} images can be read: {reason}")
-        if left_out:
-            named = ", ".join(f"`{path}`" for path in left_out[:3]) + (", …" if len(left_out) > 3 else "")
-            warn(f"{len(left_out):,} of {len(self.items):,} images could not be read and were left out: {named}.")
-
-
 @dataclass(frozen=True)
-class Traits:
-    """What is known of a model before it runs.
+class Head:
+    """What is known of a model's class logits without running it over images.
 
     Args:
-        framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
-        preprocessing: What happens to an image before the model, in words.
-        suffix: Suffix of the corrected file; empty for a folder.
+        layer: Where they are, in words.
+        num_columns: Columns, the background included; None where only a run would tell.
+        class_names: Name of each column; None where the model has none.
+        activation: What follows: "softmax" or "sigmoid"; None if the model does not say.
+        has_objectness: Whether users multiply the scores by an objectness that the model gives beside them.
+        num_stages: Sets of class logits, each with a map of its own.
+        fingerprint: Digest of the weights.
     """
 
-    framework: str
-    preprocessing: str
-    suffix: str
+    layer: str
+    num_columns: int | None
+    class_names: tuple[str, ...] | None
+    activation: str | None
+    has_objectness: bool = False
+    num_stages: int = 1
+    fingerprint: str | None = None
 
 
-class Model(Protocol):
-    """An opened model: it can be run over images, corrected and written."""
+class OpenedModel(Protocol):
+    """A model that can be run over images, corrected and written.
 
-    traits: Traits
+    Attributes:
+        name: What the user calls it.
+        marks_itself: Whether a written file says itself that it holds a correction.
+        scales_scores: Whether it can multiply the class scores at its output.
+    """
+
+    name: str
+    marks_itself: bool
+    scales_scores: bool
 
     @property
-    def name(self) -> str:
-        """What the user calls it."""
+    def suffix(self) -> str:
+        """Suffix of the corrected file; empty for a folder."""
+
+    @property
+    def traits(self) -> Traits:
+        """Framework, preprocessing and kind of file; raises if the user must say how images are prepared."""
+
+    @property
+    def head(self) -> Head:
+        """What is known of its class logits."""
+
+    @property
+    def detector(self) -> ProposingDetector:
+        """The model as a source of proposals; raises for one without boxes."""
 
     def check(self) -> None:
         """Refuse what could not be corrected, before the pass over the images, which may take an hour."""
@@ -141,8 +103,21 @@ class Model(Protocol):
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Run the model over the images once: the statistics of its logits."""
 
-    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
-        """Write the corrected model, read it back and prove it on the images; raise if the proof fails."""
+    def write(
+        self,
+        maps: Sequence[ClassAffine],
+        output: Path,
+        images: ImageFiles | None = None,
+        class_factors: npt.NDArray[np.float64] | None = None,
+    ) -> Proof:
+        """Write the corrected model, read it back and prove it; raise if the proof fails.
+
+        Args:
+            maps: One per stage.
+            output: Where to write.
+            images: What to prove it on; by default noise.
+            class_factors: Factors of the class scores at the output, for thresholds beside an objectness.
+        """
 
 
 @dataclass
@@ -156,8 +131,9 @@ class TorchModel:
         run: Runs it on RGB images, prepared as it needs them.
         traits: What is known of it.
         class_names: Of all columns, including the background, if known.
-        save: Writes it to a path.
-        reopen: Reads what `save` wrote.
+        save: Writes its network to a path.
+        reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
+        adapter: The model as a source of proposals; None if it gives no boxes.
         is_folded: Whether the file itself says that a correction is in it.
     """
 
@@ -167,9 +143,45 @@ class TorchModel:
     run: Callable[[Images], object]
     traits: Traits
     class_names: tuple[str, ...] | None
-    save: Callable[[TorchModel, Path], object]
-    reopen: Callable[[TorchModel, Path], TorchModel]
+    save: Callable[[nn.Module, Path], object]
+    reopen: Callable[[Path], TorchModel | None]
+    adapter: ProposingDetector | None = None
     is_folded: bool = False
+    marks_itself = False
+    scales_scores = False
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the corrected file; empty for a folder."""
+        return self.traits.suffix
+
+    @property
+    def detector(self) -> ProposingDetector:
+        """The model as a source of proposals."""
+        if self.adapter is None:
+            raise InputError(f"`{self.name}` ({type(self.network).__name__}) is not a detector: it gives no boxes.")
+        return self.adapter
+
+    @cached_property
+    def head(self) -> Head:
+        """What is known of its class logits."""
+        return Head(
+            ", ".join(self.layer.paths),
+            count_columns(self.network, self.layer),
+            self.class_names,
+            self.layer.activation,
+            self._has_objectness(),
+            self.layer.num_stages,
+            fingerprint(self.network),
+        )
+
+    def _has_objectness(self) -> bool:
+        """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
+        if self.adapter is None:
+            return False
+        kind = getattr(self.adapter, "postprocessing", None) or Postprocessing()
+        (example,) = self.adapter.propose(prepared(self.adapter, [np.zeros((64, 64, 3), np.uint8)]))
+        return example.objectness is not None and kind.objectness != "added"
 
     def check(self) -> None:
         """Refuse a layer that cannot be folded, and weights that hold a correction."""
@@ -206,7 +218,13 @@ class TorchModel:
                 raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
         return stages
 
-    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
+    def write(
+        self,
+        maps: Sequence[ClassAffine],
+        output: Path,
+        images: ImageFiles | None = None,
+        class_factors: npt.NDArray[np.float64] | None = None,
+    ) -> Proof:
         """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
         from logn.models.torch.fold import (
             check_kept,
@@ -217,10 +235,12 @@ class TorchModel:
             watch_outputs,
         )
 
-        plain = copied_layer(self.network, self.layer)
+        if class_factors is not None:
+            raise InputError(f"The scores of `{self.name}` cannot be multiplied at its output; export it as ONNX.")
+        plain, shown = copied_layer(self.network, self.layer), images or ImageFiles.noise()
 
         def run(model: TorchModel) -> None:
-            for part in images.batches(BATCH):
+            for part in shown.batches(BATCH):
                 model.run(part)
 
         before = watch_outputs(self.network, self.layer, lambda: run(self))
@@ -228,14 +248,27 @@ class TorchModel:
             # The file is read back below, which shows whether a tied weight stays untied.
             warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
             fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
-        self.save(self, output)
-        written = self.reopen(self, output)
+        self.save(self.network, output)
+        written = self.reopen(output) or self
         check_same_weights(written.network, self.network, self.name)
         if before:
             check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
         with evaluation_mode(written.network):
             proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
         return proof.checked(self.name)
+
+
+def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
+    """Path of the statistics or the map of a corrected model.
+
+    Example:
+        >>> beside(Path("best.pt"), "statistics", in_folder=False).name
+        'best.statistics.safetensors'
+        >>> beside(Path("model"), "affine", 1, in_folder=True).as_posix()
+        'model/logn-affine-2.safetensors'
+    """
+    part = what if stage is None else f"{what}-{stage + 1}"
+    return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")
 
 
 def _fingerprint_in(file: Path) -> str | None:
@@ -254,149 +287,59 @@ class ProposalModel:
 
     Args:
         name: What the user calls it.
-        source: With `propose`.
+        detector: With `propose`.
         traits: What is known of it.
     """
 
     name: str
-    source: Any
+    detector: ProposingDetector
     traits: Traits
+    suffix = ""
+    marks_itself = False
+    scales_scores = False
+
+    @property
+    def head(self) -> Head:
+        """What it says of its class logits."""
+        named = getattr(self.detector, "class_names", None)
+        return Head("its logits", None, None if named is None else tuple(named), self.detector.activation)
 
     def check(self) -> None:
         """Refuse: there is no layer to correct."""
         raise InputError(
-            f"`{self.name}` gives {type(self.source).__name__}, which has no torch model to correct. `logn collect` "
+            f"`{self.name}` gives {type(self.detector).__name__}, which has no torch model to correct. `logn collect` "
             "and `logn fit` give the correction of its logits."
         )
 
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Take the logits of what it proposes."""
         moments: ClassMoments | None = None
-        prepare = getattr(self.source, "prepare", as_tensor)
         for part in images.batches(batch or BATCH):
-            for proposals in self.source.propose([prepare(image) for image in part]):
-                moments = moments or start_moments(self.source, None, proposals.num_columns)
-                moments.update(proposals.logits, counted_objectness(self.source, proposals))
+            for proposals in self.detector.propose(prepared(self.detector, part)):
+                moments = moments or start_moments(self.detector, None, proposals.num_columns)
+                moments.update(proposals.logits, counted_objectness(self.detector, proposals))
             progress(len(part))
         images.finish()
         if moments is None:
             raise InputError(f"`{self.name}` proposed no boxes on these images; use others.")
         return (moments,)
 
-    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
-        """Never reached: `check` comes first."""
+    def write(
+        self,
+        maps: Sequence[ClassAffine],
+        output: Path,
+        images: ImageFiles | None = None,
+        class_factors: npt.NDArray[np.float64] | None = None,
+    ) -> Proof:
+        """Refuse, as `check` does."""
+        self.check()
         raise NotImplementedError
 
 
-@dataclass
-class OnnxModel:
-    """An ONNX file, run by onnxruntime.
-
-    Args:
-        file: The file, read once.
-        traits: What is known of it.
-        preprocessing: How images become inputs.
-        like: Name of a preset or of a JSON file, if the user gives one.
-        hints: `activation`, `background`, `tensor` and `class_names`, where the user gives them.
-        tensors: Where its logits were found, once it has run.
-        class_factors: Of the class scores at the output, for thresholds beside an objectness.
-    """
-
-    file: OnnxFile
-    traits: Traits
-    preprocessing: Preprocessing
-    like: str | None
-    hints: dict[str, Any]
-    tensors: tuple[str, ...] = ()
-    class_factors: npt.NDArray[np.float64] | None = None
-
-    @property
-    def name(self) -> str:
-        """The path of the file."""
-        return str(self.file.path)
-
-    def check(self) -> None:
-        """Refuse a file that holds a correction already."""
-        from logn.models.onnx.fold import refuse_folded_file
-
-        refuse_folded_file(self.file.model, self.file.path)
-
-    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
-        """Record the logits where `fold_onnx` changes them."""
-        from logn.models.onnx.record import record_onnx
-
-        moments = record_onnx(
-            self.file,
-            images.paths,
-            self.preprocessing,
-            like=self.like,
-            batch_size=batch or 1,
-            unreadable=images.unreadable,
-            progress=progress,
-            **self.hints,
-        )
-        images.finish()
-        self.tensors = tuple(str(moments.metadata.layer).split(", "))
-        return (moments,)
-
-    def write(self, maps: Sequence[ClassAffine], output: Path, images: ImageFiles) -> Proof:
-        """Fold the map into the file and run both files on the images."""
-        from logn.models.onnx.fold import TOLERANCE, Proof, fold_onnx
-        from logn.models.onnx.record import plan_batches
-
-        (affine,) = maps
-        batches = plan_batches(self.file.inputs, self.preprocessing, 1)
-        runs = [
-            inputs for inputs, _ in itertools.islice(batches.read(images.paths, images.unreadable), len(images.paths))
-        ]
-        report = fold_onnx(
-            self.file, affine, output, tensor=self.tensors, inputs=runs, class_factors=self.class_factors
-        )
-        tolerance = TOLERANCE * max(1.0, report.largest_logit)
-        return Proof(report.largest_difference, report.largest_logit, tolerance, report.rows)
-
-
-def in_words(preprocessing: Preprocessing) -> str:
-    """A preprocessing in a few words.
-
-    Example:
-        >>> in_words(Preprocessing((416, 416), "letterbox", max_value=255.0, channels="BGR"))
-        'letterbox to 416x416, BGR, 0 to 255'
-    """
-    size = preprocessing.size
-    words = ["in its own size" if size is None else f"{preprocessing.resize} to {size[0]}x{size[1]}"]
-    words += ["BGR"] if preprocessing.channels == "BGR" else []
-    words.append(f"0 to {preprocessing.max_value:g}")
-    if any(preprocessing.mean) or set(preprocessing.std) != {1.0}:
-        words.append("normalised")
-    return ", ".join(words)
-
-
-def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
-    """Path of the statistics or the map of a corrected model.
-
-    Example:
-        >>> beside(Path("best.pt"), "statistics", in_folder=False).name
-        'best.statistics.safetensors'
-        >>> beside(Path("model"), "affine", 1, in_folder=True).as_posix()
-        'model/logn-affine-2.safetensors'
-    """
-    part = what if stage is None else f"{what}-{stage + 1}"
-    return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")
-
-
-def as_tensor(image: npt.NDArray[np.uint8]) -> Any:
-    """An RGB image `(H, W, 3)` as the float tensor `(3, H, W)` in 0..1 that detectors take.
-
-    Example:
-        >>> tuple(as_tensor(np.zeros((4, 5, 3), np.uint8)).shape)
-        (3, 4, 5)
-    """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError("torch", extra="torch") from error
-    return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).float().div_(255)
+def prepared(detector: ProposingDetector, images: Images) -> list[Any]:
+    """RGB images as a detector takes them: by its own `prepare`, else as float tensors `(3, H, W)` in 0..1."""
+    prepare = getattr(detector, "prepare", as_tensor)
+    return [prepare(image) for image in images]
 
 
 def network_of(adapter: Any) -> Any:
@@ -465,14 +408,38 @@ def class_columns(source: Any, columns: int) -> npt.NDArray[np.intp]:
     )
 
 
-def adapter_model(adapter: Any, **fields: Any) -> TorchModel:
-    """The torch model behind a detector adapter, which prepares the images; `fields` are those of `TorchModel`."""
-    network: nn.Module = network_of(adapter)
-    layer: LogitLayer = adapter.logit_layer
-    return TorchModel(
-        network=network,
-        layer=layer,
-        run=lambda images: adapter.propose([as_tensor(image) for image in images]),
-        class_names=column_names(adapter, getattr(adapter, "class_names", None), count_columns(network, layer)),
-        **fields,
-    )
+def torch_model(
+    network: nn.Module, layer: LogitLayer, class_names: Sequence[str] | None, adapter: Any = None, **fields: Any
+) -> TorchModel:
+    """A torch model whose columns are named as far as they can be: by its detector, or by the names of its classes.
+
+    Args:
+        network: The network.
+        layer: Where its logits are.
+        class_names: Of its classes, with the background or without.
+        adapter: The network as a source of proposals.
+        fields: The other fields of `TorchModel`.
+    """
+    columns = count_columns(network, layer)
+    if adapter is not None:
+        named = column_names(adapter, getattr(adapter, "class_names", None), columns)
+    else:
+        full = with_background_name(class_names, layer.background)
+        named = next((tuple(some) for some in (full, class_names) if some is not None and len(some) == columns), None)
+    return TorchModel(network=network, layer=layer, class_names=named, adapter=adapter, **fields)
+
+
+def save_state(network: nn.Module, path: Path) -> None:
+    """Write the weights of a network as a state dict in `.safetensors`."""
+    from safetensors.torch import save_file
+
+    weights = network.state_dict()
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
+    path.chmod(path.stat().st_mode | 0o044)  # safetensors makes files that only their owner may read
+
+
+def load_state(network: nn.Module, path: Path) -> None:
+    """Put the weights of a file into a network, as the user will load them."""
+    from safetensors.torch import load_file
+
+    network.load_state_dict(load_file(path))

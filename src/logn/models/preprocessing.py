@@ -100,6 +100,20 @@ class Preprocessing:
         levels = (values - _column(self.mean)) / _column(self.std)
         return np.broadcast_to(levels, (3, 256)).astype(self.dtype or "float32")
 
+    def in_words(self) -> str:
+        """What it does, in a few words.
+
+        Example:
+            >>> Preprocessing((416, 416), "letterbox", max_value=255.0, channels="BGR").in_words()
+            'letterbox to 416x416, BGR, 0 to 255'
+        """
+        words = ["in its own size" if self.size is None else f"{self.resize} to {self.size[0]}x{self.size[1]}"]
+        words += ["BGR"] if self.channels == "BGR" else []
+        words.append(f"0 to {self.max_value:g}")
+        if any(self.mean) or set(self.std) != {1.0}:
+            words.append("normalised")
+        return ", ".join(words)
+
     def placement(self, height: int, width: int) -> Placement:
         """Where an image of this size comes to lie in the input.
 

@@ -166,6 +166,16 @@ class ProposingDetector(Protocol):
     It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
     all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
     `postprocessing` (a `Postprocessing`), which a store then keeps.
+
+    Example:
+        >>> class OneBox:
+        ...     background, activation, num_classes = None, "sigmoid", 2
+        ...
+        ...     def propose(self, images):
+        ...         sizes = [image.shape[1:] for image in images]
+        ...         return [Proposals([[0, 0, 10, 10]], [[1.5, -2.0]], height, width) for height, width in sizes]
+        >>> OneBox().propose([np.zeros((3, 20, 30), np.float32)])[0].num_columns
+        2
     """
 
     @property

@@ -63,11 +63,6 @@ class Detections:
         """
         return Detections(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def of_image(self, image_index: int) -> Detections:
-        """Give the detections of one image, best first, as views."""
-        first, last = np.searchsorted(self.image_index, [image_index, image_index + 1])
-        return self.take(slice(int(first), int(last)))
-
     @staticmethod
     def empty() -> Detections:
         """No detection at all."""

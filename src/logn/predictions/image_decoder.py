@@ -81,6 +81,7 @@ def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: in
     return SortedCandidates(proposals, flat - proposals * num_classes, ranked)
 
 
+@dataclass(frozen=True, eq=False)
 class Candidates:
     """The candidates of one image under one method, those with tiny boxes left out.
 
@@ -93,17 +94,12 @@ class Candidates:
         threshold: What scores must exceed.
     """
 
-    def __init__(
-        self,
-        scores: Scores,
-        boxes: Boxes,
-        suppression: Suppression,
-        num_classes: int,
-        min_box_size: float,
-        threshold: float,
-    ) -> None:
-        self._scores, self._boxes, self._suppression, self._num_classes = scores, boxes, suppression, num_classes
-        self._min_box_size, self._threshold = np.float32(min_box_size), threshold
+    scores: Scores
+    boxes: Boxes
+    suppression: Suppression
+    num_classes: int
+    min_box_size: float
+    threshold: float
 
     def all(
         self, floor: Float32 | None, evaluated: Mask | None, *, floor_first: bool
@@ -113,21 +109,21 @@ class Candidates:
         Those of the classes that are evaluated, then the others, of which there are many, in any order. Where classes
         suppress each other, what is too low for its own class may still suppress another: then the floor comes last.
         """
-        level: Level = self._threshold
+        level: Level = self.threshold
         if floor is not None and floor_first and floor.any():
-            level = np.maximum(np.nextafter(floor, np.float32(-np.inf)), np.float32(self._threshold))
+            level = np.maximum(np.nextafter(floor, np.float32(-np.inf)), np.float32(self.threshold))
         flat, scores = self._above(level)
-        kept = self._suppression.all(flat, scores, self._num_classes)
+        kept = self.suppression.all(flat, scores, self.num_classes)
         flat, scores = flat.take(kept), scores.take(kept)
         if floor is not None and not floor_first:
-            useful = scores >= floor.take(flat % self._num_classes)
+            useful = scores >= floor.take(flat % self.num_classes)
             flat, scores = flat[useful], scores[useful]
         if evaluated is None:
-            return sort_candidates(flat, scores, self._num_classes), _NOTHING
-        labels = flat % self._num_classes
+            return sort_candidates(flat, scores, self.num_classes), _NOTHING
+        labels = flat % self.num_classes
         chosen, others = evaluated.take(labels), ~evaluated.take(labels)
-        skipped = SortedCandidates(flat[others] // self._num_classes, labels[others], scores[others])
-        return sort_candidates(flat[chosen], scores[chosen], self._num_classes), skipped
+        skipped = SortedCandidates(flat[others] // self.num_classes, labels[others], scores[others])
+        return sort_candidates(flat[chosen], scores[chosen], self.num_classes), skipped
 
     def best(self, limit: int, guess: float) -> SortedCandidates:
         """The best candidates after suppression, at most `limit`.
@@ -137,10 +133,10 @@ class Candidates:
         guess, half of the last score of the image before, usually is such a level; the result does not depend on it.
         """
         kept = _NOTHING
-        levels = (guess * factor for factor in _LOWERED if guess * factor > self._threshold)
-        for level in (*levels, self._threshold):
+        levels = (guess * factor for factor in _LOWERED if guess * factor > self.threshold)
+        for level in (*levels, self.threshold):
             flat, scores = self._above(level)
-            if level > self._threshold and len(flat) < limit:
+            if level > self.threshold and len(flat) < limit:
                 continue
             number = _ENOUGH_TIMES * limit
             if number < len(flat):
@@ -154,17 +150,17 @@ class Candidates:
         return kept
 
     def _above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
-        flat, scores = self._scores.above(level)
-        if self._min_box_size > 0:
-            proposals = flat // self._num_classes
-            boxes = self._boxes.at(proposals, flat - proposals * self._num_classes)
-            large = (boxes[:, 2:] - boxes[:, :2] >= self._min_box_size).all(axis=1)
+        flat, scores = self.scores.above(level)
+        if self.min_box_size > 0:
+            proposals = flat // self.num_classes
+            boxes = self.boxes.at(proposals, flat - proposals * self.num_classes)
+            large = (boxes[:, 2:] - boxes[:, :2] >= np.float32(self.min_box_size)).all(axis=1)
             flat, scores = flat[large], scores[large]
         return flat, scores
 
     def _kept(self, flat: npt.NDArray[np.intp], scores: Float32, limit: int) -> SortedCandidates:
-        candidates = sort_candidates(flat, scores, self._num_classes)
-        return candidates.take(self._suppression.best(candidates.proposals, candidates.labels, limit))
+        candidates = sort_candidates(flat, scores, self.num_classes)
+        return candidates.take(self.suppression.best(candidates.proposals, candidates.labels, limit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from logn.data.class_names import ClassMatch, match_classes, warn_of_position
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError, warn
+from logn.models.images import as_tensor
 from logn.models.open import detector
-from logn.models.opened import as_tensor, fingerprint_of
+from logn.models.opened import fingerprint_of
 from logn.models.proposals import Proposals, ProposingDetector
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
@@ -137,16 +138,16 @@ def _write(
             writer.append(int(dataset.image_ids[place]), proposals, _picture_digest(dataset, place))
         return len(indices)
 
-    pen = ThreadPoolExecutor(1)
+    writing = ThreadPoolExecutor(1)
     waiting: Future[int] | None = None
     try:
         for indices, found in _proposals(source, dataset, todo, batch):
             writer = writer or PredictionWriter(path, header(found[0]), part=part)
             report(waiting.result() if waiting else 0)
-            waiting = pen.submit(write, indices, found)
+            waiting = writing.submit(write, indices, found)
         report(waiting.result() if waiting else 0)
     finally:
-        pen.shutdown()
+        writing.shutdown()
         if writer:
             writer.close()
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import widen
+from logn.base.arrays import logit, widen
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 
@@ -184,7 +184,7 @@ class SigmoidScores:
             return _lax_logit(lowest)
         # Lax here too: near 1 a score has few bits, and a proposal whose objectness is too low is dropped at the end.
         needed = (1.0 - _LAX) * lowest / np.maximum(self._factors.astype(np.float64), lowest)
-        exact = np.log(needed) - np.log1p(-needed)
+        exact = logit(needed)
         return (exact - _LAX * np.maximum(1.0, np.abs(exact)))[:, None].astype(np.float32)
 
 
@@ -197,7 +197,7 @@ def _sigmoid(logits: Float32) -> Float32:
 
 def _lax_logit(level: Level) -> Any:
     inside = np.clip(level, np.finfo(np.float64).tiny, 1.0 - 2.0**-53)
-    exact = np.log(inside) - np.log1p(-inside)
+    exact = logit(inside)
     lax = exact - _LAX * np.maximum(1.0, np.abs(exact))
     lax = np.where(np.less(level, 1), lax, 60.0)
     return np.where(np.greater(level, 0), lax, -np.inf).astype(np.float32)

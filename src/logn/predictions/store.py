@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import check_background, foreground_columns
+from logn.base.arrays import ACTIVATIONS, check_background, foreground_columns
 from logn.base.files import write_text
 from logn.base.strict_json import parse_json
 from logn.errors import InputError, warn
@@ -90,7 +90,7 @@ class StoreHeader:
             object.__setattr__(self, "boxes_per_proposal", None)
 
     def _check_values(self) -> None:
-        if self.activation not in ("softmax", "sigmoid"):
+        if self.activation not in ACTIVATIONS:
             raise InputError(f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.')
         if self.dtype not in ("float16", "float32"):
             raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from logn.base.commands import command, corrected_name, values_of
 from logn.errors import InputError
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, change_text, points, tone
-from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import needs
@@ -414,32 +414,20 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
     before, after = comparison.baseline.thresholds, focus.thresholds
     if before is None or after is None:
         raise InputError("The comparison has no threshold curves. Compare again.")
-    measures: dict[str, Callable[[ThresholdCurve, int], float | None]] = {
-        "Precision": ThresholdCurve.precision,
-        "Recall": ThresholdCurve.recall,
-        "F1": ThresholdCurve.f1,
-    }
     x, y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)
     (card,) = _threshold_card(before, after)
 
-    def line(curve: ThresholdCurve, measure: Callable[[ThresholdCurve, int], float | None], at: float) -> Section:
-        values = [measure(curve, position) for position in range(len(curve.thresholds))]
+    def line(curve: ThresholdCurve, values: Sequence[float | None], at: float) -> Section:
         places = [(x(t), y(value)) for t, value in zip(curve.thresholds, values, strict=True) if value is not None]
         nearest = int(np.abs(np.array(curve.thresholds) - at).argmin())
         chosen = values[nearest]
         mark = [] if chosen is None else [(x(at), y(chosen))]
         return {"line": line_path(places), "mark": symbol_path("circle", mark, 4.5)}
 
-    charts = [
-        {
-            "title": title,
-            "x": x,
-            "y": y,
-            "before": line(before, measure, before.at),
-            "after": line(after, measure, after.use),
-        }
-        for title, measure in measures.items()
-    ]
+    sides, charts = (before.measures(), after.measures()), []
+    for title in sides[0]:
+        lines = {"before": line(before, sides[0][title], before.at), "after": line(after, sides[1][title], after.use)}
+        charts.append({"title": title, "x": x, "y": y, **lines})
     return {"card": card, "charts": charts, "best": (before.best, after.best)}
 
 

@@ -153,11 +153,9 @@ def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[st
 
 
 def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, foreground: slice) -> FloatArray:
-    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
-    names = moments.metadata.class_names
-    expected = len(range(*foreground.indices(moments.num_columns)))
+    names, background = moments.metadata.class_names, moments.metadata.background
     wanted = None if names is None else names[foreground]
-    return table.fitting(wanted, expected, moments.metadata.background).image_counts
+    return ClassCounts.of(counts).fitting(wanted, moments.num_classes, background).image_counts
 
 
 def _with_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDArray[np.bool_]) -> float:

@@ -70,8 +70,8 @@ def collect_shards(
         "mean_probability": moments.mean_probability is not None,
         **moments.metadata.to_text(),
     }
-    book = _Journal(journal, shards, settings, journal_seconds)
-    arrays, done = book.load()
+    progress_file = _Journal(journal, shards, settings, journal_seconds)
+    arrays, done = progress_file.load()
     if done:
         moments = ClassMoments.from_arrays(arrays, moments.metadata, moments.nonfinite)
         progress(sum(done))
@@ -84,8 +84,8 @@ def collect_shards(
             done[index] = block.stop
             progress(block.stop - block.start)
             # Saved only here, where statistics and rows surely belong together.
-            if book.is_due():
-                book.save(moments.to_arrays(), done)
+            if progress_file.is_due():
+                progress_file.save(moments.to_arrays(), done)
     return moments
 
 

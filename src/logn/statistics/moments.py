@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, as_rows, check_background, is_torch_tensor, sigmoid
+from logn.base.arrays import ACTIVATIONS, FloatArray, as_rows, check_background, is_torch_tensor, ratio, sigmoid
 from logn.base.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.errors import InputError, warn
 from logn.statistics.row_sample import RowSample
-from logn.statistics.sums import ACTIVATIONS, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
+from logn.statistics.sums import VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
 
 FILE_FORMAT = "logn.statistics"
 FILE_SCHEMA = 3
@@ -264,6 +264,20 @@ class ClassMoments:
         merged[0]._sums = RunningSums(total)
         return merged[0]
 
+    def become(self, other: ClassMoments) -> None:
+        """Take the numbers and the metadata of `other`, for those who hold this object; both share them from then on.
+
+        Example:
+            >>> held, total = ClassMoments(1), ClassMoments(1)
+            >>> total.update(np.array([[1.0], [3.0]]))
+            >>> held.become(total)
+            >>> held.mean.tolist()
+            [2.0]
+        """
+        self.metadata, self.num_columns, self._sums = other.metadata, other.num_columns, other._sums
+        self._has_objectness, self._sample = other._has_objectness, other._sample
+        self._probabilities = other._probabilities
+
     def new_part(self) -> ClassMoments:
         """Empty statistics of the same kind, to be merged into these; rows that cannot enter the sample are not kept.
 
@@ -309,7 +323,7 @@ class ClassMoments:
     def variance(self) -> FloatArray:
         """Unbiased variance; NaN where fewer than two values were seen."""
         seen = self._sums.totals
-        return np.divide(seen.m2, seen.count - 1, out=np.full_like(seen.m2, np.nan), where=seen.count > 1)
+        return ratio(seen.m2, seen.count - 1)
 
     @property
     def std(self) -> FloatArray:

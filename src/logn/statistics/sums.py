@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
+from logn.base.arrays import ACTIVATIONS, FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
 from logn.errors import InputError
 
 VECTORS = ("count", "mean", "m2", "skipped")
 WHOLE_NUMBERS = ("count", "skipped")
-ACTIVATIONS = ("softmax", "sigmoid")
 # Batches of at most this many values are summed in float64 throughout: their speed does not matter.
 SMALL_BATCH = 2**15
 # Columns of a run: narrow rows are laid side by side, since NumPy is slow at short loops.

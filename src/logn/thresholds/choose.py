@@ -9,26 +9,35 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.errors import InputError
-from logn.matching.matching import match_detections
-from logn.matching.truth import read_results, truth_of_predictions
+from logn.matching.labels import read_results, truth_of_predictions
+from logn.matching.match import match_detections
+from logn.matching.truth import GroundTruth
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import LogitFacts, with_background_name
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import StatisticsMetadata
-from logn.thresholds.draws import Bools, ClassSums, Draws, Ints, ScoredDetections, logit, measure, shares
 from logn.thresholds.points import ClassPoint, OperatingPoints, check_threshold
+from logn.thresholds.scored_detections import (
+    Bools,
+    DrawnDetections,
+    Ints,
+    ScoredDetections,
+    TriedThresholds,
+    clipped_logit,
+    measure,
+    shares,
+)
 
 F1, PRECISION, RECALL, FALSE_ALARMS = "f1", "precision", "recall", "fppi"
 GOALS = "f1, precision=0.9, recall=0.8 or fppi=1 (false alarms per image)"
@@ -133,7 +142,7 @@ def operating_points(
 
     Args:
         predictions: What `logn predict` wrote (a path or a `logn.PredictionStore`), or a COCO results file of any tool.
-        labels: Ground truth of the same images: COCO, LVIS, YOLO or VOC.
+        labels: Ground truth of the same images: COCO, LVIS, YOLO or VOC, or what was read of it.
         goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" (false alarms per image) over all classes.
         affine: A correction that comes before the thresholds; only with a store.
         at: The threshold that the model is used with, before and after.
@@ -166,7 +175,7 @@ def operating_points(
     levels = {f"{at:g} for all classes": np.array(at), "best single threshold": single, "per class": per_class}
     # Scores of 0 and 1: a threshold of one half keeps what these thresholds keep.
     kept = {name: replace(scored, scores=(scored.scores >= level).astype(np.float64)) for name, level in levels.items()}
-    before, _, after = (Draws.once(decided).at(0.5)[:, :, 0] for decided in kept.values())
+    before, _, after = (DrawnDetections.once(decided).at(0.5)[:, :, 0] for decided in kept.values())
     columns = (chosen.thresholds, after[2], *after[:2], *before[:2])
     rows = zip(scored.class_names, *(column.tolist() for column in columns), chosen.reasons, strict=True)
     return replace(
@@ -198,7 +207,7 @@ def read_detections(
     source, settings = None, {}
     if is_store(predictions):
         store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
-        truth = truth_of_predictions(labels, store, **kinds)
+        truth = labels if isinstance(labels, GroundTruth) else truth_of_predictions(labels, store, **kinds)
         header, said = store.header, store.header.postprocessing or Postprocessing()
         # A model may know more classes than the labels: then the names of its columns are unknown.
         names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
@@ -250,7 +259,7 @@ def _held_out(
 
 def _summary(decided: ScoredDetections, num_bootstrap: int) -> dict[str, list[float]]:
     """The metrics of the detections whose score is 1, with 95 % intervals over draws of images."""
-    draws = itertools.chain([Draws.once(decided)], Draws.bootstrap(decided, num_bootstrap, 0))
+    draws = itertools.chain([DrawnDetections.once(decided)], DrawnDetections.bootstrap(decided, num_bootstrap, 0))
     parts = [measure(draw, 0.5) for draw in draws]
     estimates = {}
     for name in parts[0]:
@@ -274,12 +283,12 @@ def choose_thresholds(
     """
     if not len(detections.object_labels):
         raise InputError("The images have no objects to choose thresholds on.")
-    once = Draws.once(detections)
+    once = DrawnDetections.once(detections)
     common, own = choose(once, goal)
-    drawn = [choose(draws, goal)[1] for draws in Draws.bootstrap(detections, num_bootstrap, seed)]
+    drawn = [choose(draws, goal)[1] for draws in DrawnDetections.bootstrap(detections, num_bootstrap, seed)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a class without a threshold in any draw
-        spread = np.nanvar(logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
+        spread = np.nanvar(clipped_logit(np.concatenate(drawn, axis=1)), axis=1) if drawn else None
     hits, _, objects = once.at(0.0)[:, :, 0]  # of all detections
     better = _better_on_held_out(detections, goal, spread, hits, seed)
     weights = np.where(better, _weights(common, own, spread, hits)[:, 0], 0.0)
@@ -289,21 +298,20 @@ def choose_thresholds(
     return ChosenThresholds(thresholds, float(common[0]), weights, tuple(reasons))
 
 
-def choose(draws: Draws, goal: Goal) -> tuple[FloatArray, FloatArray]:
+def choose(draws: DrawnDetections, goal: Goal) -> tuple[FloatArray, FloatArray]:
     """The common threshold `(B,)` and that of each class `(F, B)`, NaN where a class cannot meet the goal."""
-    common = _of_one(draws.pooled, goal, draws.images)
-    fallback = draws.pooled.thresholds[-1 if goal.kind == RECALL else 0]
-    common = np.where(np.isnan(common), fallback, common)
+    images, (pooled,) = draws.images, draws.pooled.tried()
+    common = _of_one(pooled, goal, images)
+    common = np.where(np.isnan(common), pooled.thresholds[-1 if goal.kind == RECALL else 0], common)
     if goal.is_joint:
-        return common, _allotted(draws, goal)
-    own = [_of_one(sums, goal, draws.images) for sums in draws.classes]
-    return common, np.array(own).reshape(len(own), draws.size)
+        return common, _allotted(draws.tried(), goal, images)
+    own = [_of_one(tried, goal, images) for tried in draws.tried()]
+    return common, np.array(own).reshape(len(own), len(images))
 
 
-def _of_one(sums: ClassSums, goal: Goal, images: Ints) -> FloatArray:
+def _of_one(tried: TriedThresholds, goal: Goal, images: Ints) -> FloatArray:
     """The threshold `(B,)` of one class, or of all as one; NaN where the goal cannot be met."""
-    levels, objects = sums.levels, sums.objects
-    hits, alarms = sums.hits[levels], sums.alarms[levels]
+    hits, alarms, objects = tried.hits, tried.alarms, tried.objects
     if goal.kind == F1:
         value = hits / np.maximum(objects + hits + alarms, 1)
         met, place = value.max(axis=0) > 0, value.argmax(axis=0)
@@ -316,30 +324,30 @@ def _of_one(sums: ClassSums, goal: Goal, images: Ints) -> FloatArray:
         else:
             allowed = goal.allows(alarms, images)
         met, place = allowed.any(axis=0), len(allowed) - 1 - allowed[::-1].argmax(axis=0)  # the lowest that is allowed
-    return np.where(met, sums.thresholds[place], np.nan)
+    return np.where(met, tried.thresholds[place], np.nan)
 
 
-def _allotted(draws: Draws, goal: Goal) -> FloatArray:
+def _allotted(classes: Sequence[TriedThresholds], goal: Goal, images: Ints) -> FloatArray:
     """Thresholds `(F, B)` that find most objects within the false alarms allowed over all classes.
 
-    At a price of a false alarm in objects, each class takes the level with the most objects less the price of its false
-    alarms: a corner of the concave hull of its curve. The lowest price that the goal allows is found by bisection.
+    At a price of a false alarm in objects, each class takes the threshold with the most objects less the price of its
+    false alarms: a corner of the concave hull of its curve. The lowest price that the goal allows is found by
+    bisection.
     """
-    counts = [(sums.hits[sums.levels], sums.alarms[sums.levels]) for sums in draws.classes]
-    columns = np.arange(draws.size)
+    columns = np.arange(len(images))
 
     def taken(price: FloatArray) -> list[Ints]:
-        return [(hits - np.exp(price) * alarms).argmax(axis=0) for hits, alarms in counts]
+        return [(tried.hits - np.exp(price) * tried.alarms).argmax(axis=0) for tried in classes]
 
     def allowed(price: FloatArray) -> Bools:
-        alarms = [pair[1][level, columns] for pair, level in zip(counts, taken(price), strict=True)]
-        return goal.allows(np.asarray(np.sum(alarms, axis=0, dtype=np.int64)), draws.images)
+        alarms = [tried.alarms[place, columns] for tried, place in zip(classes, taken(price), strict=True)]
+        return goal.allows(np.asarray(np.sum(alarms, axis=0, dtype=np.int64)), images)
 
-    picked = zip(draws.classes, taken(_least(_PRICES, draws.size, allowed)), strict=True)
-    return np.array([sums.thresholds[level] for sums, level in picked]).reshape(len(counts), draws.size)
+    picked = zip(classes, taken(_least(_PRICES, len(images), allowed)), strict=True)
+    return np.array([tried.thresholds[place] for tried, place in picked]).reshape(len(classes), len(images))
 
 
-def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draws, goal: Goal) -> FloatArray:
+def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: DrawnDetections, goal: Goal) -> FloatArray:
     """Thresholds `(F, B)` between those of the classes and the common one, in logits.
 
     With a goal over all classes, those with a threshold of their own then move together until it is met again.
@@ -351,15 +359,15 @@ def shrunk(common: FloatArray, own: FloatArray, weights: FloatArray, draws: Draw
         draws: What they were chosen on.
         goal: The goal.
     """
-    base = logit(common)
-    mixed = base + np.where(np.isnan(own), 0.0, weights * (logit(np.nan_to_num(own, nan=0.5)) - base))
+    base = clipped_logit(common)
+    mixed = base + np.where(np.isnan(own), 0.0, weights * (clipped_logit(np.nan_to_num(own, nan=0.5)) - base))
     if goal.is_joint and (weights < 1).any():
         moves = np.broadcast_to(weights > 0, mixed.shape)
         mixed = mixed + moves * offset_to_meet(mixed, moves, draws, goal)
     return sigmoid(mixed)
 
 
-def offset_to_meet(logits: FloatArray, moves: Bools, draws: Draws, goal: Goal) -> FloatArray:
+def offset_to_meet(logits: FloatArray, moves: Bools, draws: DrawnDetections, goal: Goal) -> FloatArray:
     """The least common move `(B,)` of some threshold logits `(F, B)` that meets the goal over all classes."""
 
     def allowed(move: FloatArray) -> Bools:
@@ -393,11 +401,11 @@ def _better_on_held_out(
     folds = np.array([rng.permutation(detections.num_images) % count for _ in range(REPEATS)])
     totals = np.zeros((2, 3, detections.num_classes))  # common and own; hits, false alarms and objects
     for partition, fold in itertools.product(folds, range(count)):
-        train, test = (Draws.once(detections.part((partition == fold) == side)) for side in (False, True))
+        train, test = (DrawnDetections.once(detections.part((partition == fold) == side)) for side in (False, True))
         common, own = choose(train, goal)
         own = shrunk(common, own, _weights(common, own, spread, right), train, goal)
         for side, thresholds in enumerate((np.broadcast_to(common, own.shape), own)):
-            logits = logit(thresholds)
+            logits = clipped_logit(thresholds)
             offset = offset_to_meet(logits, np.ones(own.shape, bool), test, goal) if goal.is_joint else 0.0
             totals[side] += test.at(sigmoid(logits + offset))[:, :, 0]
     gains = _score(goal, *totals[1]) - _score(goal, *totals[0])
@@ -417,7 +425,7 @@ def _weights(common: FloatArray, own: FloatArray, spread: FloatArray | None, hit
     """`(F, 1)` weight of each own threshold: 0 with too few right detections, 1 for the others without draws."""
     weights = np.where(np.isfinite(own), 1.0, 0.0)
     if spread is not None:
-        weights = shrinkage_weights(logit(own[:, 0]), float(logit(common[0])), spread, hits)[0][:, None]
+        weights = shrinkage_weights(clipped_logit(own[:, 0]), float(clipped_logit(common[0])), spread, hits)[0][:, None]
     return np.where((hits >= FEWEST)[:, None], weights, 0.0)
 
 

@@ -20,18 +20,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
+from logn.base.arrays import DEFAULT_AT, FloatArray, logit, sigmoid
 from logn.base.files import require_file, write_text
 from logn.base.strict_json import parse_json, plain_values
 from logn.base.text_table import USUAL, TextStyle, write_table
 from logn.data.class_names import listed
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore
 from logn.statistics.moments import StatisticsMetadata
-from logn.thresholds.solve import agreement, log_odds, shifted_scores, solve_shifts
+from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 FILE_FORMAT = "logn.operating_points"
 FILE_SCHEMA = 2
@@ -191,7 +190,7 @@ class OperatingPoints:
         """
         at = check_threshold("threshold `at`", self.at if at is None else at)
         store = None if predictions is None else _opened(self, predictions)
-        shifts, factors = log_odds(at) - log_odds(self.thresholds), None
+        shifts, factors = logit(at) - logit(self.thresholds), None
         is_softmax = self.activation == "softmax"
         if at_output:
             shifts, factors = 0 * shifts, at / self.thresholds
@@ -325,7 +324,7 @@ class FoldedPoints:
 
         def scaled(logits: Any) -> Any:
             mapped = self.affine(logits)
-            mapped[:, columns] = log_odds(sigmoid(mapped[:, columns]) * factors / factors.max())
+            mapped[:, columns] = logit(sigmoid(mapped[:, columns]) * factors / factors.max())
             return mapped
 
         one = decode(store, self.affine if self.factors is None else scaled, limits)

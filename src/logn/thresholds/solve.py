@@ -10,17 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, softmax
+from logn.base.arrays import FloatArray, logit, softmax
 
 Bools = npt.NDArray[np.bool_]
 MOST_SWEEPS = 12
-
-
-def log_odds(probability: npt.ArrayLike) -> FloatArray:
-    """The logit of a probability, infinite for 0 and 1."""
-    values = np.asarray(probability, np.float64)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(values) - np.log1p(-values))
 
 
 def shifted_scores(logits: FloatArray, columns: list[int], shifts: FloatArray | float) -> FloatArray:
@@ -73,7 +66,7 @@ def _sweep(logits: FloatArray, columns: list[int], wanted: Bools, at: float, shi
     total = exponentials.sum(axis=1)
     for label, column in enumerate(columns):
         others = np.maximum(total - exponentials[:, column], 1e-300)
-        critical = log_odds(at) - logits[:, column] + np.log(others) + peak
+        critical = logit(at) - logits[:, column] + np.log(others) + peak
         moved[label] = best_cut(critical, wanted[:, label], float(shifts[label]))
         exponentials[:, column] = np.exp(logits[:, column] + moved[label] - peak)
         total = others + exponentials[:, column]

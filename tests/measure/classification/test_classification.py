@@ -15,12 +15,12 @@ import logn
 from logn.base.arrays import softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
+from logn.matching.draws import Draws
 from logn.measure.classification.logits import moments_of_logits, open_logits, row_outcomes
 from logn.measure.classification.metrics import (
     BINS,
     bootstrap_metrics,
     classification_metrics,
-    draw_blocks,
     weighted_metrics,
 )
 from logn.measure.classification.truth import PAPER_BOUNDS, classification_truth, read_labels
@@ -150,8 +150,8 @@ def test_draws_are_paired_and_do_not_depend_on_the_blocks(problem, monkeypatch):
     np.testing.assert_array_equal(first["few"], second["few"])
     assert (first["confidence"] < second["confidence"]).all()
     assert first["top-1"].std() == pytest.approx(np.sqrt(np.var(outcomes[0].predicted == labels) / 900), rel=0.4)
-    together = np.concatenate(list(draw_blocks(900, 7)))
-    apart = np.concatenate(list(draw_blocks(900, 7, at_once=900)))
+    together = Draws(900, 7).counts()
+    apart = np.concatenate(list(Draws(900, 7).blocks(1)))
     np.testing.assert_array_equal(together, apart)
 
 

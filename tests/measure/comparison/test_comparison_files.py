@@ -27,9 +27,9 @@ from logn.measure.comparison.comparison import (
     ReportDetails,
 )
 from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
-from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
+from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
 from logn.methods.fracal import FracalSigmoid

@@ -8,8 +8,8 @@ import logging
 import numpy as np
 import pytest
 
-from logn.matching.matching import match_detections
-from logn.matching.truth import load_ground_truth, read_results
+from logn.matching.labels import load_ground_truth, read_results
+from logn.matching.match import match_detections
 from logn.measure.detection.metrics import EvaluationProtocol, rows_within_limits
 from logn.measure.detection.tide import error_types
 

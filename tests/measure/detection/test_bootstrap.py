@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.errors import LogNWarning
-from logn.matching.matching import MatchedDetections, match_detections
-from logn.matching.truth import load_ground_truth
+from logn.matching.draws import Draws
+from logn.matching.labels import load_ground_truth
+from logn.matching.match import MatchedDetections, match_detections
 from logn.measure.detection import bootstrap
 from logn.measure.detection import drawn_precision as drawn
 from logn.measure.detection.bootstrap import (
     DrawnMethod,
     bootstrap_metrics,
     draw_methods,
-    draw_weights,
     paired_interval,
 )
 from logn.measure.detection.metrics import average_precision_per_class, evaluate_detections
@@ -59,7 +59,7 @@ def made(seed, repeats=None):
 @settings(max_examples=25, deadline=None)
 def test_a_weight_is_a_repeated_image(seed):
     """Once each in the first draw, which gives the metrics themselves."""
-    weights = np.vstack([np.ones((1, IMAGES), np.int32), draw_weights(IMAGES, 2, seed=seed)])
+    weights = np.vstack([np.ones((1, IMAGES), np.int32), Draws(IMAGES, 2, seed=seed).counts()])
     truth, detections = made(seed)
     drawn = bootstrap_metrics(match_detections(detections, truth), truth, weights, groups=truth.frequency)
     for number, weight in enumerate(weights):
@@ -74,7 +74,7 @@ def test_a_weight_is_a_repeated_image(seed):
 )
 def test_how_much_is_computed_at_once_does_not_show(monkeypatch, module, name):
     truth, detections = made(1)
-    matched, weights = match_detections(detections, truth), draw_weights(IMAGES, 50)
+    matched, weights = match_detections(detections, truth), Draws(IMAGES, 50).counts()
     expected = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
     monkeypatch.setattr(module, name, 2)
     found = bootstrap_metrics(matched, truth, np.ascontiguousarray(weights), groups=truth.frequency)
@@ -176,20 +176,20 @@ def test_a_method_that_finds_nothing_has_no_precision():
     truth, detections = made(0)
     nothing, missed = (match_detections(detections.take(slice(0, end)), truth) for end in (0, None))
     for matched in (nothing, replace(missed, correct=np.zeros_like(missed.correct))):
-        assert (bootstrap_metrics(matched, truth, draw_weights(IMAGES, 3))["AP"] == 0).all()
+        assert (bootstrap_metrics(matched, truth, Draws(IMAGES, 3).counts())["AP"] == 0).all()
 
 
 def test_draws_are_the_same_for_one_seed_and_cover_all_images():
-    weights = draw_weights(50, 200, seed=3)
-    assert (weights == draw_weights(50, 200, seed=3)).all()
-    assert (weights != draw_weights(50, 200, seed=4)).any()
+    weights = Draws(50, 200, seed=3).counts()
+    assert (weights == Draws(50, 200, seed=3).counts()).all()
+    assert (weights != Draws(50, 200, seed=4).counts()).any()
     assert (weights.sum(axis=1) == 50).all()
     assert abs(weights.mean(axis=0) - 1).max() < 0.4
 
 
 def test_a_method_differs_from_itself_by_nothing_and_a_class_that_no_draw_has_gives_no_interval(drawn_method):
     truth, method = drawn_method
-    drawn = bootstrap_metrics(method.boxes, truth, draw_weights(IMAGES, 40), groups=truth.frequency)
+    drawn = bootstrap_metrics(method.boxes, truth, Draws(IMAGES, 40).counts(), groups=truth.frequency)
     assert drawn["AP"].std() > 0
     for values in drawn.values():
         interval = paired_interval(values, values, 0.0)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.measure.detection.conftest import assert_errors_equal_tidecv, lvis_values
 
 from logn.data.masks import encode_segmentation
-from logn.matching.matching import MatchedDetections, greedy_matches, joined_pairs, match_detections
-from logn.matching.truth import load_ground_truth, read_results
+from logn.matching.labels import load_ground_truth, read_results
+from logn.matching.match import MatchedDetections, greedy_matches, joined_pairs, match_detections
 from logn.measure.detection.metrics import (
     EvaluationProtocol,
     average_precision_per_class,

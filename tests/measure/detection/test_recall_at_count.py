@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logn.matching.draws import Draws
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.measure.comparison.tables import write_comparison
-from logn.measure.detection.bootstrap import draw_weights, paired_interval
+from logn.measure.detection.bootstrap import paired_interval
 from logn.measure.detection.metrics import COUNTED_AT, recall_name
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
@@ -114,7 +115,7 @@ def test_recall_and_intervals_are_those_of_the_definition(tmp_path_factory, seed
     chosen = CompareSettings(decode=DECODE, num_bootstrap=20, errors=errors, report_images=images)
     found, plain = compare(store, content, METHODS, settings=chosen), Plain(store, content)
     ranked = {row.name: plain.ranked(METHODS.get(row.name)) for row in found.rows}
-    drawn = [dict(zip(plain.ids, row, strict=True)) for row in draw_weights(len(plain.ids), 20).tolist()]
+    drawn = [dict(zip(plain.ids, row, strict=True)) for row in Draws(len(plain.ids), 20).counts().tolist()]
     for at in COUNTED_AT:
         count = sum(np.float32(-row[0]) > np.float32(at) for row in ranked["none"])
         draws = {}

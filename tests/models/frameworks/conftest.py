@@ -165,7 +165,7 @@ def decoded_as_the_framework_does(detector, images, folder, **changes):
             writer.append(image_id, proposals)
     settings = DecodeSettings.of_framework(replace(detector.postprocessing, **changes))
     detections = decode(PredictionStore(folder), settings=settings)
-    return [detections.of_image(index) for index in range(len(images))]
+    return [detections.take(detections.image_index == index) for index in range(len(images))]
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_no_network_is_used(folder, file, noise, tmp_path):
 class TestHuggingFace:
     @staticmethod
     def logits(folder):
-        from logn.models.frameworks.transformers_folder import read_transformers
+        from logn.models.frameworks.transformers import read_transformers
 
         pixels = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
         with torch.inference_mode():

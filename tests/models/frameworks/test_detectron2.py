@@ -18,7 +18,7 @@ from torchvision.ops import batched_nms, clip_boxes_to_image
 
 import logn
 from logn.errors import InputError
-from logn.models.frameworks.detectron2_detector import Detectron2Detector
+from logn.models.frameworks.detectron2 import Detectron2Detector
 from logn.models.locate import locate_logits
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold

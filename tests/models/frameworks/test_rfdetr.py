@@ -17,7 +17,7 @@ from torchvision.transforms import functional
 import logn
 from logn.errors import InputError
 from logn.methods.normalization import logit_normalization
-from logn.models.frameworks.rfdetr_detector import RFDetrDetector
+from logn.models.frameworks.rfdetr import RFDetrDetector
 from logn.models.layer import LogitLayer
 from logn.models.locate import locate_logits
 from logn.models.torch.fold import fold
@@ -185,7 +185,7 @@ def test_the_column_that_is_no_class_is_left_out():
 
 def test_published_weights_count_by_the_ids_of_coco(monkeypatch):
     coco = SimpleNamespace(COCO_CLASSES={1: "person", 2: "bicycle", 4: "motorcycle"})
-    monkeypatch.setattr("logn.models.frameworks.rfdetr_detector.import_module", lambda name: coco)
+    monkeypatch.setattr("logn.models.frameworks.rfdetr.import_module", lambda name: coco)
     found = RFDetrDetector(RFDETRNano(["person", "bicycle", "motorcycle"], num_classes=90))
     assert (found.class_columns, found.class_names) == ((1, 2, 4), ("person", "bicycle", "motorcycle"))
     assert RFDetrDetector(RFDETRNano(["cup", "fork"], num_classes=90)).class_columns == (0, 1)

@@ -11,7 +11,7 @@ import torch
 import logn
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
-from logn.thresholds import correct_with_thresholds, fold_thresholds
+from logn.thresholds import fold_thresholds
 
 CLASSES = 5
 NAMES = ("car", "person", "bus", "cat", "dog")
@@ -185,7 +185,8 @@ class TestWithAnObjectness:
         data = labelled_by(logn.detector(file, **how), tmp_path, yolo_folder)
         options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", **how}
         out = tmp_path / "out.onnx"
-        done, chosen = correct_with_thresholds(file, tmp_path / "images" / "val", out, thresholds, at=AT, **options)
+        done = logn.correct(file, tmp_path / "images" / "val", out, thresholds=thresholds, at=AT, **options)
+        chosen = done.thresholds
         assert done.proof.holds
         before, _ = self.scores(file)
         logits = np.log(before[..., 5:]) - np.log1p(-before[..., 5:])
@@ -266,7 +267,8 @@ class TestModelFiles:
         source, out = file("YOLO11"), tmp_path / "out.pt"
         data = labelled_by(logn.detector(source, trust=True), tmp_path, yolo_folder)
         options = {"labels": f"{data}:val", "method": "p2p:strength=0.5", "trust": True}
-        done, chosen = correct_with_thresholds(source, tmp_path / "images" / "val", out, "f1", at=AT, **options)
+        done = logn.correct(source, tmp_path / "images" / "val", out, thresholds="f1", at=AT, **options)
+        chosen = done.thresholds
         assert done.output == out
         assert chosen.is_exact
         assert chosen.kept == 1.0
@@ -282,7 +284,7 @@ class TestModelFiles:
         source, out = file("YOLO11"), tmp_path / "out.pt"
         images = [lambda: np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)] * 2
         options = {"at": AT, "method": "p2p:strength=0.5", "trust": True}
-        correct_with_thresholds(source, images, out, self.given, **options)
+        logn.correct(source, images, out, thresholds=self.given, **options)
         plain = logn.correct(source, images, tmp_path / "plain.pt", **options).maps[0]
         corrected, after = plain(self.logits(source)), self.logits(out)
         clear = np.abs(corrected - self.odds) > 2e-2
@@ -339,4 +341,4 @@ def test_no_shift_follows_a_centerness(tmp_path):
     images = [lambda: np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)] * 2
     model, thresholds = f"{tmp_path / 'fcos.py'}:build", logn.OperatingPoints.from_thresholds(dict.fromkeys(NAMES, 0.5))
     with pytest.raises(logn.InputError, match="No shift of the logits acts as thresholds on scores that an objectness"):
-        correct_with_thresholds(model, images, None, thresholds, method="none")
+        logn.correct(model, images, thresholds=thresholds, method="none")

@@ -17,7 +17,7 @@ from torchvision.models.detection.backbone_utils import mobilenet_backbone  # no
 
 import logn  # noqa: E402
 from logn.errors import InputError  # noqa: E402
-from logn.models.frameworks.torchvision_detector import TorchvisionDetector  # noqa: E402
+from logn.models.frameworks.torchvision import TorchvisionDetector  # noqa: E402
 from logn.models.layer import find_modules  # noqa: E402
 from logn.models.proposals import Proposals  # noqa: E402
 from logn.predictions.decoder import DecodeSettings, decode  # noqa: E402
@@ -141,7 +141,7 @@ def test_decode_equals_the_final_output_of_the_model(name, tmp_path):
         hook.remove()
     found = decode(store, affine, DecodeSettings.of_framework(detector.postprocessing))
     for number, expected in enumerate(outputs):
-        here = found.of_image(number)
+        here = found.take(found.image_index == number)
         np.testing.assert_array_equal(np.array(detector.class_columns)[here.labels], expected["labels"])
         np.testing.assert_allclose(here.scores, expected["scores"], atol=1e-5)
         np.testing.assert_allclose(here.boxes, expected["boxes"], atol=1e-4, rtol=1e-5)
@@ -210,5 +210,5 @@ def test_a_column_that_is_left_out_and_scores_highest_is_warned_of(bias):
 def test_what_is_no_detector_is_refused():
     with pytest.raises(InputError, match="to be a detector of torchvision"):
         TorchvisionDetector(torch.nn.Linear(2, 3))
-    with pytest.raises(InputError, match="Expected `model` to be a detector of torchvision, Ultralytics"):
+    with pytest.raises(InputError, match="Expected `model` to be a detector of torchvision, MMDetection"):
         logn.detector(torch.nn.Linear(2, 3))

@@ -13,7 +13,7 @@ import torch
 from logn.correction.calibrate import calibrate
 from logn.errors import InputError
 from logn.methods.normalization import logit_normalization
-from logn.models.frameworks.transformers_detector import TransformersDetector
+from logn.models.frameworks.transformers import TransformersDetector
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
 from logn.models.torch.fold import fold

@@ -16,10 +16,10 @@ import logn
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
 from logn.measure.comparison.comparison import CompareSettings
-from logn.models.frameworks.ultralytics_detector import UltralyticsDetector, _letterbox
+from logn.models.frameworks.ultralytics import UltralyticsDetector, _letterbox
+from logn.models.images import as_tensor
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
-from logn.models.opened import as_tensor
 
 ultralytics = pytest.importorskip("ultralytics", reason="the extra `frameworks` is not installed")
 tasks = pytest.importorskip("ultralytics.nn.tasks")

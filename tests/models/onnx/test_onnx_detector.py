@@ -18,11 +18,11 @@ from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import class_scores
 from logn.models.onnx.boxes import find_objectness
-from logn.models.onnx.detector import OnnxDetector
 from logn.models.onnx.file import read_onnx
 from logn.models.onnx.fold import fold_onnx
 from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.models.onnx.record import record_onnx
+from logn.models.onnx.model import record_onnx
+from logn.models.open import detector as open_detector
 from logn.models.preprocessing import PRESETS, Preprocessing, read_prepared
 
 SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)
@@ -211,7 +211,7 @@ def session_of(path):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_boxes_scores_and_objectness_are_those_of_a_decoder_by_hand(tmp_path, name):
     path = LAYOUTS[name](tmp_path / "m.onnx")
-    detector = OnnxDetector(path, like=LIKE.get(name, name))
+    detector = open_detector(path, like=LIKE.get(name, name))
     image = picture()
     found = detector.propose([image])[0]
     pixels = detector.prepare(image).pixels[None]
@@ -230,7 +230,7 @@ def test_boxes_scores_and_objectness_are_those_of_a_decoder_by_hand(tmp_path, na
 @pytest.mark.parametrize("name", ["yolox", "nanodet", "yolov5", "yolov8"])
 def test_boxes_come_back_from_a_letterbox(tmp_path, name):
     """A wide image lies in a band of the input: its boxes are those of the band, scaled back."""
-    detector = OnnxDetector(LAYOUTS[name](tmp_path / "m.onnx"), like=LIKE.get(name, name))
+    detector = open_detector(LAYOUTS[name](tmp_path / "m.onnx"), like=LIKE.get(name, name))
     image = picture(40, 160)
     whole, prepared = detector.propose([image])[0], detector.prepare(image)
     top = 0 if name == "yolox" else 24
@@ -256,7 +256,7 @@ def test_the_classes_alone_are_found_and_folded(tmp_path, name, classes):
     before, after = (onnx.load(str(tmp_path / file)) for file in ("m.onnx", "out.onnx"))
     assert [node.op_type for node in after.graph.node] == [node.op_type for node in before.graph.node]
     like = LIKE.get(name, name)
-    old, new = (OnnxDetector(tmp_path / file, like=like).propose([picture()])[0] for file in ("m.onnx", "out.onnx"))
+    old, new = (open_detector(tmp_path / file, like=like).propose([picture()])[0] for file in ("m.onnx", "out.onnx"))
     np.testing.assert_array_equal(new.boxes, old.boxes)
     np.testing.assert_allclose(new.logits, affine(old.logits.astype(np.float64)), rtol=1e-4, atol=1e-4)
     if old.objectness is not None:
@@ -266,7 +266,7 @@ def test_the_classes_alone_are_found_and_folded(tmp_path, name, classes):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_statistics_are_those_of_all_levels_together(tmp_path, name):
     source, folder, like = LAYOUTS[name](tmp_path / "m.onnx"), pictures(tmp_path / "images", 3), LIKE.get(name, name)
-    moments, detector = record_onnx(source, folder, like=like), OnnxDetector(source, like=like)
+    moments, detector = record_onnx(source, folder, like=like), open_detector(source, like=like)
     rows = np.concatenate([detector.propose([read_rgb(image)])[0].logits for image in sorted(folder.iterdir())])
     assert moments.count.tolist() == [len(rows)] * rows.shape[1]
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
@@ -370,7 +370,7 @@ def test_levels_of_low_scores_are_not_mistaken_for_each_other(dtype):
 def test_metadata_say_classes_and_preprocessing(tmp_path):
     names = {place: f"thing {place}" for place in range(CLASSES)}
     metadata = {"names": str(names), "stride": "32", "task": "detect", "imgsz": f"[{SIZE}, {SIZE}]", "head": "Detect"}
-    detector = OnnxDetector(yolov8(tmp_path / "m.onnx", metadata=metadata))
+    detector = open_detector(yolov8(tmp_path / "m.onnx", metadata=metadata))
     assert detector.class_names == tuple(names.values())
     assert (detector.preprocessing.resize, detector.preprocessing.size) == ("letterbox", (SIZE, SIZE))
     assert detector.postprocessing.nms_iou == 0.7
@@ -380,7 +380,7 @@ def test_metadata_say_classes_and_preprocessing(tmp_path):
     settings |= {"image_processor_type": "DetrImageProcessor"}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     Image.fromarray(picture()).save(tmp_path / "image.png")
-    ready = OnnxDetector(detr(tmp_path / "m.onnx")).prepare(picture()).pixels
+    ready = open_detector(detr(tmp_path / "m.onnx")).prepare(picture()).pixels
     expected = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.25), dtype="float32")
     np.testing.assert_array_equal(ready, read_prepared(tmp_path / "image.png", expected))
 
@@ -390,12 +390,12 @@ def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):
     (tmp_path / "own.json").write_text('{"size": [64, 64], "resize": "letterbox", "mean": [1, 2, 3]}')
     expected = Preprocessing((64, 64), "letterbox", mean=(1, 2, 3))
     for like in (tmp_path / "own.json", str(tmp_path / "own.json"), expected):
-        found = OnnxDetector(path, like=like, activation="sigmoid").preprocessing
+        found = open_detector(path, like=like, activation="sigmoid").preprocessing
         assert (found.size, found.resize, found.mean) == ((64, 64), "letterbox", (1, 2, 3))
     with pytest.raises(InputError, match=r"how its images are prepared. Pass `like` \(`--like`\): one of yolov5"):
-        OnnxDetector(path)
+        open_detector(path)
     with pytest.raises(InputError, match=r"Expected `size` to be \(64, 64\)"):
-        OnnxDetector(path, like=Preprocessing((32, 32)))
+        open_detector(path, like=Preprocessing((32, 32)))
 
 
 def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_path):
@@ -412,11 +412,11 @@ def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_p
     report = fold_onnx(source, ClassAffine(np.full(CLASSES, 2.0), np.zeros(CLASSES)), tmp_path / "out.onnx")
     assert (report.way, report.layers) == ("weights", ("cls_w",))
     with pytest.raises(InputError, match=r"chooses among its boxes inside the graph \(TopK\).*can be corrected"):
-        OnnxDetector(source, like="ultralytics")
+        open_detector(source, like="ultralytics")
 
 
 def test_several_images_at_once_are_those_one_by_one(tmp_path):
-    detector = OnnxDetector(yolox(tmp_path / "m.onnx"), like="yolox")
+    detector = open_detector(yolox(tmp_path / "m.onnx"), like="yolox")
     images = [picture(seed=seed) for seed in range(3)]
     for image, found in zip(images, detector.propose(images), strict=True):
         np.testing.assert_array_equal(found.logits, detector.propose([image])[0].logits)

@@ -8,10 +8,10 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.errors import InputError
-from logn.models.onnx.detector import OnnxDetector
 from logn.models.onnx.file import OnnxSession, exposing, read_onnx
 from logn.models.onnx.fold import fold_onnx
-from logn.models.onnx.record import record_onnx
+from logn.models.onnx.model import record_onnx
+from logn.models.open import detector as open_detector
 
 CLASSES = 6  # and the unused background before them
 ANCHORS = 2
@@ -142,7 +142,7 @@ def test_the_map_goes_into_the_convolutions_and_nothing_else_changes(tmp_path, m
 
 def test_its_predictions_cannot_be_stored_and_the_reason_is_said(tmp_path, where):
     with pytest.raises(InputError, match=r"chooses among its boxes inside the graph \(NonMaxSuppression\)"):
-        OnnxDetector(ssd(tmp_path / "ssd.onnx", where), like="ssd")
+        open_detector(ssd(tmp_path / "ssd.onnx", where), like="ssd")
 
 
 def test_a_background_that_the_user_counts_stays_a_column(tmp_path, images):

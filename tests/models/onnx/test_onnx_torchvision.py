@@ -14,7 +14,8 @@ from torchvision.models.detection.retinanet import RetinaNetHead
 from logn.errors import InputError
 from logn.models.locate import locate_logits
 from logn.models.onnx.fold import fold_onnx
-from logn.models.onnx.record import record_onnx
+from logn.models.onnx.model import record_onnx
+from logn.models.preprocessing import Preprocessing
 from logn.models.torch.attach import attach
 from logn.models.torch.record import record
 
@@ -103,7 +104,7 @@ def test_torchvision_detectors(exported, map_of, outputs_of, interface, settle, 
 
     (tmp_path / "images").mkdir()
     Image.fromarray(pixels).save(tmp_path / "images" / "0.png")
-    collected = record_onnx(source, tmp_path / "images", num_columns=CLASSES, background=background)
+    collected = record_onnx(source, tmp_path / "images", Preprocessing(), tensor=report.tensors, background=background)
     with record(model, layer) as moments, torch.inference_mode():
         model([image])
     np.testing.assert_array_equal(collected.count, moments.count)

@@ -12,10 +12,10 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.errors import InputError
-from logn.models.onnx.description import settle
-from logn.models.onnx.detector import OnnxDetector
+from logn.models.onnx.description import describe, settle
 from logn.models.onnx.file import read_onnx
-from logn.models.onnx.record import record_onnx
+from logn.models.onnx.model import record_onnx
+from logn.models.open import detector as open_detector
 from logn.models.preprocessing import Preprocessing, read_preprocessing
 
 CLASSES = 5
@@ -60,7 +60,7 @@ def images(tmp_path):
 @pytest.mark.parametrize("batch", ["1", "batch"])
 def test_rows_without_an_image_axis_are_those_of_one_image(tmp_path, images, batch):
     path = detector(tmp_path / "d.onnx", batch, class_names=NAMES, preprocessing=PREPROCESSING)
-    model = OnnxDetector(path)
+    model = open_detector(path)
     assert (model.num_classes, model.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
     pictures = [np.asarray(Image.open(file)) for file in sorted(images.iterdir())]
     proposals = model.propose(pictures)
@@ -81,7 +81,9 @@ def test_rows_without_an_image_axis_are_those_of_one_image(tmp_path, images, bat
     ],
 )
 def test_metadata_of_any_exporter_say_names_size_and_preprocessing(tmp_path, metadata, size, names):
-    preprocessing, description = settle(read_onnx(detector(tmp_path / "d.onnx", **metadata)))
+    file = read_onnx(detector(tmp_path / "d.onnx", **metadata))
+    description = describe(file)
+    preprocessing = settle(file, description)
     assert (preprocessing.size, preprocessing.mean) == (size, (0.25,))
     assert description.names_of(CLASSES) == (None if names is None else tuple(names))
     assert description.source == "its metadata"
@@ -102,14 +104,16 @@ def test_metadata_of_any_exporter_say_names_size_and_preprocessing(tmp_path, met
 )
 def test_metadata_that_cannot_be_are_refused(tmp_path, metadata, sentence):
     with pytest.raises(InputError, match=sentence):
-        settle(read_onnx(detector(tmp_path / "d.onnx", **metadata)))
+        describe(read_onnx(detector(tmp_path / "d.onnx", **metadata)))
 
 
 def test_preprocessing_of_a_file_is_that_of_its_fields(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**PREPROCESSING, "channels": "BGR"}))
     assert read_preprocessing(path) == Preprocessing((64, 64), "stretch", mean=(0.25,), channels="BGR")
-    settled, description = settle(read_onnx(detector(tmp_path / "d.onnx")), str(path))
+    file = read_onnx(detector(tmp_path / "d.onnx"))
+    description = describe(file, str(path))
+    settled = settle(file, description)
     assert (settled.mean, settled.size, description.preset.activation) == ((0.25,), (64, 64), None)
     path.write_text(json.dumps({"mean": ["red"]}))
     for wrong, message in ((path, "has a value of a wrong type"), (tmp_path / "no.json", r"no\.json")):
@@ -123,10 +127,10 @@ def test_none_of_it_needs_torch(tmp_path, images):
 import sys
 sys.modules["torch"] = None
 import logn
-from logn.models.onnx.detector import OnnxDetector
+from logn.models.open import detector as open_detector
 moments = logn.record_onnx({str(path)!r}, {str(images)!r})
 logn.fold_onnx({str(path)!r}, logn.logit_normalization(moments), {str(tmp_path / "out.onnx")!r})
-print(OnnxDetector({str(tmp_path / "out.onnx")!r}).num_classes)
+print(open_detector({str(tmp_path / "out.onnx")!r}).num_classes)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == [str(CLASSES)], done.stderr

@@ -13,7 +13,7 @@ from tests.conftest import moments_of
 
 from logn.data.images import find_images
 from logn.errors import InputError, LogNWarning
-from logn.models.onnx.record import record_onnx
+from logn.models.onnx.model import record_onnx
 from logn.models.preprocessing import Preprocessing, read_prepared
 
 PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
@@ -57,7 +57,7 @@ def by_hand(path, folder):
 @pytest.mark.parametrize(("batch", "batch_size"), [("N", 1), ("N", 2), ("N", 5), ("1", 1), ("2", 1)])
 def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, batch_size):
     source = write(tmp_path / "m.onnx", batch=batch)
-    done, options = [], {"batch_size": batch_size, "background": -1, "population": "places"}
+    done, options = [], {"batch_size": batch_size, "background": -1}
     moments = record_onnx(source, images, PREPROCESSING, progress=done.append, **options)
     expected = moments_of(by_hand(write(tmp_path / "open.onnx"), images))
     assert sum(done) == 5
@@ -66,7 +66,7 @@ def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, b
     np.testing.assert_allclose(moments.variance, expected.variance, rtol=1e-5)
     assert len(moments.sample) == 20
     assert (moments.metadata.layer, moments.metadata.activation) == ("z", "sigmoid")
-    assert (moments.metadata.background, moments.metadata.population) == (-1, "places")
+    assert moments.metadata.background == -1
     assert moments.metadata.fingerprint == f"onnx:{hashlib.sha256(source.read_bytes()).hexdigest()}"
 
 
@@ -108,7 +108,6 @@ def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
     ("options", "message"),
     [
         ({"max_images": 0}, "`max_images` to be at least 1, but got 0"),
-        ({"num_columns": 7}, "has no class logits of 7 columns"),
         ({"tensor": "logits"}, "has no tensor `logits`"),
         ({"activation": "tanh"}, "`activation` to be 'softmax' or 'sigmoid'"),
         ({"provider": "NoProvider"}, "`provider` to be one of"),
@@ -118,7 +117,7 @@ def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
 )
 def test_what_does_not_fit_the_model_is_refused(tmp_path, images, options, message):
     with pytest.raises(InputError, match=message):
-        record_onnx(write(tmp_path / "m.onnx"), images, **options)
+        record_onnx(write(tmp_path / "m.onnx"), images, **{"preprocessing": PREPROCESSING, **options})
 
 
 def test_unreadable_images_are_left_out_and_named(tmp_path, images):
@@ -126,9 +125,6 @@ def test_unreadable_images_are_left_out_and_named(tmp_path, images):
     expected = record_onnx(source, images, PREPROCESSING, batch_size=2)
     for name in ("00.png", "2b.jpg"):  # before the first, and in the middle
         (images / name).write_bytes(b"no image")
-    left_out = {}
-    record_onnx(source, images, PREPROCESSING, unreadable=left_out)
-    assert [path.name for path in left_out] == ["00.png", "2b.jpg"]
     with pytest.warns(LogNWarning, match=r"^2 of 7 images could not be read and were left out: `.*00.png`, `.*2b.jpg`"):
         moments = record_onnx(source, images, PREPROCESSING, batch_size=2)
     np.testing.assert_allclose(moments.mean, expected.mean, rtol=1e-12)
@@ -157,4 +153,4 @@ def test_graphs_that_give_no_class_logits_of_images_are_refused(tmp_path, images
     model.graph.initializer.append(numpy_helper.from_array(np.ones((192, 1), np.float32), "w"))
     onnx.save_model(model, str(tmp_path / "m.onnx"))
     with pytest.raises(InputError, match=message):
-        record_onnx(tmp_path / "m.onnx", images)
+        record_onnx(tmp_path / "m.onnx", images, PREPROCESSING)

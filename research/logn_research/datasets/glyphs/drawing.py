@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -68,8 +69,8 @@ def claim_folder(root: Path, what: str, version: int, settings: Mapping[str, Any
         raise InputError(
             f"`{root}` holds {what} of other settings (there {' and '.join(other)}): choose an empty folder."
         )
-    for leftover in root.rglob(".*.partial.*"):  # of a run that was killed
-        leftover.unlink(missing_ok=True)
+    for leftover in list(root.rglob(".*.partial")):  # of a run that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 @dataclass(frozen=True)

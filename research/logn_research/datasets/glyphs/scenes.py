@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from logn.base.files import atomic_path
+from logn.data.class_counts import frequency_groups
 from logn.data.images import import_pillow
-from logn.data.masks import BoolArray, encode_mask
-from logn.demo.plan import IntArray, frequency_group
+from logn.data.masks import BoolArray
+from logn.demo.plan import IntArray
 from logn.demo.scene import draw_scene
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, write_json
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
+from logn_research.datasets.masks import encode_mask
 from logn_research.datasets.outlines import outline_mask
 
 # As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
@@ -107,6 +109,7 @@ def _categories(plan: GlyphPlan, num_classes: int) -> list[dict[str, Any]]:
     training = plan.labels["train"]
     instances = np.bincount(np.concatenate(training), minlength=num_classes).tolist()
     images = np.bincount(np.concatenate([np.unique(labels) for labels in training]), minlength=num_classes).tolist()
+    groups = frequency_groups(images).tolist()
     entries = zip(plan.alphabet.names, plan.alphabet.characters, plan.alphabet.families, strict=True)
     return [
         {
@@ -116,7 +119,7 @@ def _categories(plan: GlyphPlan, num_classes: int) -> list[dict[str, Any]]:
             "synonyms": [name],
             "def": f"the character {character} (U+{ord(character):04X}) of look-alike family {family}",
             "family": family,
-            "frequency": frequency_group(images[label]),
+            "frequency": groups[label],
             "image_count": images[label],
             "instance_count": instances[label],
         }

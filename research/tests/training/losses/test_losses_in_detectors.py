@@ -17,7 +17,7 @@ from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.normalization import logit_normalization
-from logn.models.opened import as_tensor
+from logn.models.images import as_tensor
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record

@@ -57,18 +57,18 @@ def collect(
         return
     if len(sources) > 1:
         raise InputError(f"`{models[0]}` is a model: pass it alone, or pass files of logits only.")
-    from logn.models.open import Hints, open_model
-    from logn.models.opened import ImageFiles, choose_images
+    from logn.models.images import ImageFiles, choose_images
+    from logn.models.open import open_model
 
     (model,) = models
     options.check_output(output, model, overwrite=overwrite)
     chosen = choose_images(options.training_images(images, data), max_images)
-    hints = Hints(
+    hints = options.model_hints(
         like=like,
-        size=options.parse_size(size),
+        size=size,
+        background=background,
         activation=activation,
-        background=options.background_index(background),
-        tensor=tensor or None,
+        tensor=tensor,
         class_names=class_names,
         device=device,
         trust=trust,

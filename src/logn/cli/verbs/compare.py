@@ -5,9 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.files import format_of, require_file
 from logn.cli import options
-from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
+from logn.cli.console import (
+    COMMAND_LINE,
+    command,
+    echo,
+    print_json,
+    print_note,
+    print_tables,
+    print_text,
+    progress,
+    text_style,
+)
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,7 +26,7 @@ if TYPE_CHECKING:
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
 # The metrics of the short table, by their titles; the first is shown with its difference.
-DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": "recall@n:0.25"}
+DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": f"recall@n:{DEFAULT_AT}"}
 CLASSIFIER = {"top-1": "top-1", "many": "many", "medium": "medium", "few": "few", "ECE": "ECE"}
 NAME_WIDTH = 24
 
@@ -30,7 +41,7 @@ def compare(
     labels: options.Labels = None,
     train_logits: options.TrainLogits = None,
     class_names: options.ClassNames = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     bootstrap: options.Bootstrap = 1000,
     output: options.OptionalOutput = None,
     verbose: options.Verbose = False,
@@ -50,6 +61,7 @@ def compare(
     from logn.measure.comparison.compare import compare as run
     from logn.measure.comparison.comparison import CompareSettings
     from logn.measure.comparison.method_fitting import DEFAULT_METHODS
+    from logn.predictions.store import PredictionStore
 
     classifier = is_classifier(source)
     _check_options(classifier, source, data, labels, train_logits, class_names)
@@ -65,10 +77,10 @@ def compare(
         # What is left out is in the notes of the comparison, which are printed.
         leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
         settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
-    total = None if classifier else _number_of_images(source)
-    with progress("Comparing", total) as advance:
+    store = None if classifier else PredictionStore(source)
+    with progress("Comparing", None if store is None else len(store)) as advance:
         comparison = run(
-            source,
+            source if store is None else store,
             labels if classifier else data,
             {spec: options.read_method(spec) for spec in chosen},
             settings=settings,
@@ -132,12 +144,6 @@ def _make_folder(folder: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _number_of_images(source: Path) -> int:
-    from logn.predictions.store import PredictionStore
-
-    return len(PredictionStore(source))
-
-
 def _detector_inputs(statistics: Path | None, counts: Path | None) -> dict[str, Any]:
     from logn.statistics.moments import ClassMoments
 
@@ -187,7 +193,6 @@ def _print_short(comparison: Comparison) -> None:
 def _print_all(comparison: Comparison) -> None:
     from logn.measure.comparison.tables import write_comparison
 
-    style = text_style()
-    echo(write_comparison(comparison, style=style), colours=style.colours)
+    print_tables(lambda style: write_comparison(comparison, style=style))
     for row in comparison.rows[1:]:
         print_text(comparison.verdict(row.name), indent="  ")

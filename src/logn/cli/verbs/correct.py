@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import HOW_IT_RUNS, corrected_name, free_name
 from logn.cli import options
 from logn.cli.console import (
@@ -16,6 +18,7 @@ from logn.cli.console import (
     echo,
     print_json,
     print_note,
+    print_tables,
     print_text,
     progress,
     text_style,
@@ -23,7 +26,7 @@ from logn.cli.console import (
 
 if TYPE_CHECKING:
     from logn.correction.correct import Correction, ScoreChange
-    from logn.thresholds import FoldedPoints
+    from logn.thresholds.points import FoldedPoints
 
 # The width of a line where there is no terminal.
 WIDTH = 100
@@ -36,7 +39,7 @@ def correct(
     output: options.OptionalOutput = None,
     method: options.Method = None,
     thresholds: options.OptionalThresholds = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     like: options.Like = None,
     size: options.Size = None,
     background: options.BackgroundOption = None,
@@ -64,31 +67,34 @@ def correct(
     from logn.correction.correct import correct as run
     from logn.data.label_sources import with_split
     from logn.methods.recommend import RECOMMENDED
-    from logn.models.opened import choose_images
+    from logn.models.images import choose_images
 
     chosen = choose_images(options.training_images(images, data), max_images)
-    given: dict[str, Any] = {
-        "method": RECOMMENDED if method is None else options.read_method(method),
-        "at": at,
-        "overwrite": overwrite,
-        "trust": trust,
-        "device": device,
-        "activation": activation,
-        "background": options.background_index(background),
-        "tensor": tensor or None,
-        "class_names": class_names,
-        "like": like,
-        "size": options.parse_size(size),
-    }
-    shipped: FoldedPoints | None = None
+    hints = options.model_hints(
+        like=like,
+        size=size,
+        background=background,
+        activation=activation,
+        tensor=tensor,
+        class_names=class_names,
+        device=device,
+        trust=trust,
+    )
     with progress("Collecting", len(chosen)) as advance:
-        if thresholds is None:
-            done = run(model, chosen, output, progress=advance, **given)
-        else:
-            from logn.thresholds import correct_with_thresholds
-
-            given |= {"labels": None if data is None else with_split(data, "val"), "label_images": images}
-            done, shipped = correct_with_thresholds(model, chosen, output, thresholds, progress=advance, **given)
+        done = run(
+            model,
+            chosen,
+            output,
+            method=RECOMMENDED if method is None else options.read_method(method),
+            thresholds=thresholds,
+            labels=None if data is None else with_split(data, "val"),
+            label_images=images,
+            at=at,
+            overwrite=overwrite,
+            progress=advance,
+            **vars(hints),
+        )
+    shipped = done.thresholds
     for note in done.doubts:
         print_note(f"Warning: {note}")
     if json:
@@ -108,7 +114,8 @@ def _print_thresholds(done: Correction, shipped: FoldedPoints) -> None:
 
     echo("")
     is_corrected = shipped.points.correction is not None
-    echo(write_points(shipped.points, text_style(), shipped.uncorrected if is_corrected else None))
+    uncorrected = shipped.uncorrected if is_corrected else None
+    print_tables(partial(write_points, shipped.points, uncorrected=uncorrected))
     print_text(shipped.describe())
     if done.output is None:
         _print_next(done, None, None)

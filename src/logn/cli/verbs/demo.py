@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.cli import options
 from logn.cli.console import command, echo, print_json, print_note, progress
 from logn.errors import InputError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 METHODS = ("recommended", "logn", "norcal")
 TRAINING_IMAGES, TEST_IMAGES = 600, 240
-AT = 0.25
+AT = DEFAULT_AT
 
 
 def demo(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.cli import options
 from logn.cli.console import count_of, echo, print_json, print_note, print_text
 from logn.errors import InputError
@@ -23,7 +24,7 @@ def fold(
         Path | None, typer.Argument(metavar="CORRECTION", show_default=False, help="File from logn fit.")
     ] = None,
     thresholds: options.OptionalThresholds = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     class_names: options.ClassNames = None,
     tensor: options.Tensor = None,
     activation: options.ActivationOption = None,

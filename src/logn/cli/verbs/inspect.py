@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.cli import options
-from logn.cli.console import command, count_of, echo, print_json, print_note, print_text, text_style
+from logn.cli.console import command, count_of, print_json, print_note, print_tables, print_text
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ SHOWN = 10
 def inspect(
     statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="File from logn collect.")],
     counts: options.Counts = None,
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     activation: options.ActivationOption = None,
     plot: Annotated[
         Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
@@ -121,8 +122,7 @@ def _print_table(diagnosis: Diagnosis, top: int) -> None:
     if top and len(rows) > 2 * top + 1:
         gap = (f"… {len(rows) - 2 * top} more", *[""] * (len(header) - 1))
         rows = [*rows[:top], gap, *rows[-top:]]
-    style = text_style()
-    echo(write_table(header, rows, style, keys=2 if counted else 1), colours=style.colours)
+    print_tables(lambda style: write_table(header, rows, style, keys=2 if counted else 1))
 
 
 def _row(diagnosis: Diagnosis, index: int) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from logn.base.commands import HOW_IT_RUNS, kept_words
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, progress
 from logn.data.label_sources import find_labels, with_split
-from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.data.dataset import DetectionDataset
@@ -46,13 +45,23 @@ def predict(
       logn predict my_models:build --data val.json --images val/ -o predictions
     """
     from logn.data.dataset import DetectionDataset
+    from logn.models.open import open_model
     from logn.models.opened import fingerprint_of
     from logn.predictions.predict import match_detector
     from logn.predictions.predict import predict as run
 
     dataset = DetectionDataset(with_split(data, "val"), images)
-    hints = {"background": options.background_index(background), "activation": activation, "tensor": tensor or None}
-    detector = _open(model, like, options.parse_size(size), class_names, hints, trust=trust, device=device)
+    hints = options.model_hints(
+        like=like,
+        size=size,
+        background=background,
+        activation=activation,
+        tensor=tensor,
+        class_names=class_names,
+        device=device,
+        trust=trust,
+    )
+    detector = open_model(model, hints).detector
     match = match_detector(detector, dataset.class_names)
     metadata = {
         "model": Path(model).name,
@@ -72,35 +81,6 @@ def predict(
         if match.describe():
             print_note(match.describe())
         _print_next(model, data, dataset, output)
-
-
-def _open(
-    model: str,
-    like: str | None,
-    size: tuple[int, int] | None,
-    class_names: Path | None,
-    hints: dict[str, Any],
-    *,
-    trust: bool,
-    device: str,
-) -> Any:
-    """Open a detector with what the user says about it, on its device."""
-    from logn.data.class_tables import read_class_names
-    from logn.models.open import choose_device, detector, move_to
-
-    if model.lower().endswith(".onnx"):
-        return detector(model, like=like, size=size, class_names=class_names, **hints)
-    for name, value in {"like": like, **hints}.items():
-        if value is not None:
-            raise InputError(f"`--{name}` is for ONNX files: leave it out for `{model}`.")
-    opened: Any = detector(model, trust=trust, **({} if size is None else {"size": size}))
-    if class_names is not None:
-        if getattr(opened, "class_names", None) is not None:
-            raise InputError(f"`{model}` has class names of its own: leave out `--class-names`.")
-        opened.class_names = read_class_names(class_names, opened.num_classes)
-    chosen = choose_device(device)
-    own = chosen.type == "cuda" and ":" not in device
-    return move_to(opened, f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if own else str(chosen))
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import free_name
 from logn.cli import options
-from logn.cli.console import COMMAND_LINE, command, echo, print_json, print_note, print_text, progress, text_style
+from logn.cli.console import (
+    COMMAND_LINE,
+    command,
+    print_json,
+    print_note,
+    print_tables,
+    print_text,
+    progress,
+)
 from logn.cli.verbs.fit import print_fold
 from logn.errors import InputError
+
+if TYPE_CHECKING:
+    from logn.predictions.store import PredictionStore
 
 
 def thresholds(
@@ -20,7 +33,7 @@ def thresholds(
     ],
     data: options.Data,
     aim: options.Thresholds = "f1",
-    at: options.At = 0.25,
+    at: options.At = DEFAULT_AT,
     output: options.OptionalOutput = None,
     overwrite: options.Overwrite = False,
     affine: Annotated[
@@ -44,6 +57,7 @@ def thresholds(
       logn thresholds predictions -d val.json --at 0.4 --affine map.safetensors
     """
     options.refuse_model(predictions, "predictions", "predict", "--data", "val.json", "-o", "predictions")
+    from logn.predictions.store import PredictionStore
     from logn.thresholds.choose import operating_points
     from logn.thresholds.points import write_points
 
@@ -52,10 +66,12 @@ def thresholds(
         options.check_output(output, *inputs, overwrite=overwrite)
     if affine is not None:
         options.check_output(affine, *inputs, overwrite=overwrite)
-    first = None if method is None else _correction(method, predictions, statistics, counts)
+    store = PredictionStore(predictions) if predictions.is_dir() else None
+    first = None if method is None else _correction(method, store, predictions, statistics, counts)
+    source = predictions if store is None else store
     with progress("Decoding", None) as advance:
-        points = operating_points(predictions, data, aim, first, at=at, num_bootstrap=bootstrap, progress=advance)
-    folded = None if affine is None else points.fold(at, predictions if predictions.is_dir() else None)
+        points = operating_points(source, data, aim, first, at=at, num_bootstrap=bootstrap, progress=advance)
+    folded = None if affine is None else points.fold(at, store)
     if output is not None:
         points.save(output)
     if folded is not None and affine is not None:
@@ -64,7 +80,7 @@ def thresholds(
         shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "capped": folded.capped}
         print_json({**points.to_dict(), "folded": shares})
         return
-    echo(write_points(points, text_style()))
+    print_tables(partial(write_points, points))
     if folded is not None and affine is not None:
         print_text(folded.describe())
         print_fold(folded.affine, affine)
@@ -76,17 +92,17 @@ def thresholds(
         )
 
 
-def _correction(method: str, predictions: Path, statistics: Path | None, counts: Path | None) -> Any:
+def _correction(
+    method: str, store: PredictionStore | None, predictions: Path, statistics: Path | None, counts: Path | None
+) -> Any:
     """The correction that comes first: from a file, or what a method gives for the logits of a store."""
     correction = options.read_method(method)
     if not isinstance(correction, str):
         return correction
     from logn.measure.comparison.method_fitting import fit_for_store
-    from logn.predictions.store import PredictionStore
     from logn.statistics.moments import ClassMoments
 
-    if not predictions.is_dir():
+    if store is None:
         raise InputError(f"`--method` needs logits, but `{predictions}` is a file of scores: run `logn predict` first.")
     moments = None if statistics is None else ClassMoments.load(statistics)
-    header = PredictionStore(predictions).header
-    return fit_for_store(method, header, moments=moments, counts=options.read_counts(counts))
+    return fit_for_store(method, store.header, moments=moments, counts=options.read_counts(counts))

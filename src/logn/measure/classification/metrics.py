@@ -5,7 +5,7 @@ The metrics are functions of how often each row counts: once each, or as a boots
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray
+from logn.base.arrays import FloatArray, nan_mean, ratio
 from logn.data.class_counts import ClassCounts
+from logn.matching.draws import Draws
 from logn.measure.classification.logits import RowOutcomes, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
 
@@ -69,8 +70,7 @@ class Reliability:
         bin_index = np.minimum((outcomes.confidence * BINS).astype(np.int64), BINS - 1)
         rows = np.bincount(bin_index, minlength=BINS)
         sums = [np.bincount(bin_index, column, BINS) for column in (outcomes.confidence, outcomes.predicted == labels)]
-        confidence, accuracy = (np.divide(total, rows, out=np.full(BINS, np.nan), where=rows > 0) for total in sums)
-        return cls(rows.astype(np.int64), confidence, accuracy)
+        return cls(rows.astype(np.int64), *(ratio(total, rows) for total in sums))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +125,7 @@ def classification_metrics(
     """
     opened = open_logits(logits)
     truth = classification_truth(
-        labels,
-        opened.num_classes,
-        train_counts=train_counts,
-        class_names=class_names,
-        bounds=bounds,
+        labels, opened.num_classes, train_counts=train_counts, class_names=class_names, bounds=bounds
     )
     (outcomes,) = row_outcomes(opened, truth.labels)
     return metrics_of_outcomes(outcomes, truth)
@@ -139,10 +135,9 @@ def metrics_of_outcomes(outcomes: RowOutcomes, truth: ClassificationTruth) -> Cl
     """The metrics of one method, every row counting once."""
     once = weighted_metrics(outcomes, truth, np.ones((1, len(truth.labels))))
     hits = np.bincount(truth.labels[outcomes.predicted == truth.labels], minlength=truth.num_classes)
-    rows = truth.rows_per_class
     return ClassificationMetrics(
         values={name: float(values[0]) for name, values in once.items()},
-        per_class=np.divide(hits, rows, out=np.full(len(rows), np.nan), where=rows > 0),
+        per_class=ratio(hits, truth.rows_per_class),
         predictions_per_class=np.bincount(outcomes.predicted, minlength=truth.num_classes),
         confused=most_confused(outcomes.predicted, truth),
     )
@@ -203,29 +198,13 @@ def bootstrap_metrics(
 ) -> list[dict[str, FloatArray]]:
     """The metrics of several methods over the same bootstrap samples of rows: `(num_bootstrap,)` each."""
     prepared = _Prepared.of(outcomes, truth)
-    parts = [prepared.metrics(weights) for weights in draw_blocks(len(truth.labels), num_bootstrap, seed)]
+    rows = len(truth.labels)
+    blocks = Draws(rows, num_bootstrap, seed).blocks(max(1, NUMBERS_AT_ONCE // rows))
+    parts = [prepared.metrics(counts.astype(np.float64)) for counts in blocks]
     return [
         {name: np.concatenate([part[method][name] for part in parts]) for name in parts[0][method]}
         for method in range(len(outcomes))
     ]
-
-
-def draw_blocks(
-    num_rows: int, num_bootstrap: int, seed: int = 0, at_once: int = NUMBERS_AT_ONCE
-) -> Iterator[FloatArray]:
-    """How often each row is drawn, some draws at a time: `(some, N)`, every draw of `N` rows.
-
-    Example:
-        >>> [block.sum(axis=1).tolist() for block in draw_blocks(5, 3, at_once=10)]
-        [[5.0, 5.0], [5.0]]
-    """
-    generator = np.random.default_rng(seed)
-    size = max(1, at_once // num_rows)
-    for start in range(0, num_bootstrap, size):
-        weights = np.empty((min(size, num_bootstrap - start), num_rows))
-        for row in weights:
-            row[:] = np.bincount(generator.integers(0, num_rows, num_rows), minlength=num_rows)
-        yield weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,23 +253,10 @@ class _Prepared:
         for columns, bins in zip(self.columns, self.bins, strict=True):
             total = weights.sum(axis=1)
             right, confidence, nll = (weights @ columns).T
-            accuracy = _share(np.add.reduceat(weights * columns[:, 0], start, axis=1), rows_of_class)
+            accuracy = ratio(np.add.reduceat(weights * columns[:, 0], start, axis=1), rows_of_class)
             result = {"top-1": right / total}
-            result |= {name: _mean_of_present(accuracy[:, members[present]]) for name, members in groups.items()}
+            result |= {name: nan_mean(accuracy[:, members[present]]) for name, members in groups.items()}
             error = np.sum([np.abs(weights[:, rows] @ gap) for rows, gap in bins], axis=0)
             result |= {"ECE": error / total, "confidence": confidence / total, "NLL": nll / total}
             results.append(result)
         return results
-
-
-def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """Part of the whole; NaN where the whole is 0."""
-    result: FloatArray = np.full(whole.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
-
-
-def _mean_of_present(values: FloatArray) -> FloatArray:
-    """Mean over the last axis of what is not NaN; NaN when nothing is left."""
-    missing = np.isnan(values)
-    return _share(np.where(missing, 0.0, values).sum(axis=1), (~missing).sum(axis=1).astype(float))

@@ -223,7 +223,7 @@ def checked_labels(labels: Any, num_classes: int) -> IntArray:
 def _checked_counts(
     counts: ClassCounts | npt.ArrayLike, num_classes: int, class_names: tuple[str, ...] | None
 ) -> FloatArray:
-    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
+    table = ClassCounts.of(counts)
     table = table.aligned_to(class_names)
     if table.num_classes != num_classes:
         raise InputError(

@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
+from logn.base.arrays import DEFAULT_AT
 from logn.errors import InputError
 from logn.measure.classification.metrics import ConfusedPair, Reliability
-from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.example_images import GalleryImage
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
+from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ErrorTypes
-from logn.methods.sampled_scores import DEFAULT_AT
 from logn.predictions.detections import DecodeSettings
 from logn.statistics.moments import ClassMoments
 
-DETECTION, CLASSIFICATION = "detection", "classification"
+DETECTION: str = "detection"
+CLASSIFICATION: str = "classification"
 PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
 
 

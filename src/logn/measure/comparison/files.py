@@ -35,31 +35,21 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
     """Everything as plain values, for JSON; verdicts in words in addition."""
     verdicts = {row.name: comparison.verdict(row.name) for row in comparison.rows[1:]}
     head = {"format": FORMAT, "schema": SCHEMA, "verdict": comparison.verdict(), "verdicts": verdicts}
-    return {**head, **_encode(comparison)}
+    rows = [_values(row) | {"transform": _encode_map(row.transform)} for row in comparison.rows]
+    return dict(plain_values(head | _values(comparison) | {"rows": rows}))
 
 
-def _encode(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _encode_map(getattr(value, field.name))
-            if isinstance(value, MethodResult) and field.name == "transform"
-            else _encode(getattr(value, field.name))
-            for field in fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
-    return plain_values(value)
+def _values(result: Comparison | MethodResult) -> dict[str, Any]:
+    return {field.name: getattr(result, field.name) for field in fields(result)}
 
 
 def _encode_map(transform: Any) -> dict[str, Any] | None:
     """A fitted map; of a Python function only the kind."""
     if isinstance(transform, ClassAffine):
         names = ("scale", "shift", "background", "method", "settings")
-        return {"kind": "affine", **{name: _encode(getattr(transform, name)) for name in names}}
+        return {"kind": "affine", **{name: getattr(transform, name) for name in names}}
     if isinstance(transform, ScoresAsLogits) and isinstance(transform.to_scores, FracalSigmoid):
-        return {"kind": "fracal-sigmoid", "shift": transform.to_scores.shift.tolist()}
+        return {"kind": "fracal-sigmoid", "shift": transform.to_scores.shift}
     return None if transform is None else {"kind": "unsaved"}
 
 
@@ -79,7 +69,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _decode(hint: Any, value: Any) -> Any:
-    """The value that a type hint asks for, from what `_encode` gave."""
+    """The value that a type hint asks for, from what `to_document` gave."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         others = [member for member in arguments if member is not type(None)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
+from logn.base.arrays import foreground_columns, logit
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
@@ -168,7 +168,7 @@ def _check_statistics(moments: ClassMoments, facts: LogitFacts, allow_mismatch: 
 
 def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:
     """Class counts in the order of the store's foreground classes."""
-    table = counts if isinstance(counts, ClassCounts) else ClassCounts(np.asarray(counts, np.float64))
+    table = ClassCounts.of(counts)
     table = table.aligned_to(header.class_names)
     if table.num_classes != header.num_classes:
         raise InputError(
@@ -198,7 +198,7 @@ class ScoresAsLogits:
         """Logits whose sigmoid is the score of `logits`."""
         scores = np.asarray(self.to_scores(np.asarray(logits, np.float64)))
         scores = scores.clip(1e-30, 1 - 1e-15)
-        result: npt.NDArray[Any] = (np.log(scores) - np.log1p(-scores)).astype(logits.dtype)
+        result: npt.NDArray[Any] = logit(scores).astype(logits.dtype)
         return result
 
 

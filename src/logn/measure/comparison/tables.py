@@ -10,9 +10,9 @@ from logn.base.text_table import USUAL, TextStyle, write_table
 from logn.errors import InputError
 from logn.measure.classification.truth import SHOTS
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
-from logn.measure.comparison.threshold_curve import describe_threshold
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.threshold_curve import describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 
 FORMATS = ("table", "markdown")

@@ -22,14 +22,9 @@ from logn.data.annotations import fingerprint_images, image_names
 from logn.data.class_counts import ClassCounts
 from logn.data.label_sources import find_labels
 from logn.errors import warn
-from logn.matching.matching import MatchedDetections, match_detections
-from logn.matching.truth import (
-    LVIS_BOUNDS,
-    GroundTruth,
-    Groups,
-    groups_of_classes,
-    truth_of_predictions,
-)
+from logn.matching.labels import truth_of_predictions
+from logn.matching.match import MatchedDetections, match_detections
+from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
 from logn.measure.classification import metrics as accuracy
 from logn.measure.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
@@ -41,11 +36,11 @@ from logn.measure.comparison.comparison import (
     describe_statistics,
 )
 from logn.measure.comparison.method_fitting import LogitMap, aligned_counts
-from logn.measure.comparison.threshold_curve import ThresholdCurve
 from logn.measure.detection import metrics as ap
 from logn.measure.detection.bootstrap import DrawnMethod, draw_methods
 from logn.measure.detection.example_images import Outcomes, choose_images, rare_classes
 from logn.measure.detection.metrics import EvaluationProtocol
+from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import error_types
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.decoder import Purpose, decode_for

@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import nan_mean, ratio
 from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import warn
-from logn.matching.matching import MatchedDetections
-from logn.matching.truth import GROUPS, GroundTruth, Groups
+from logn.matching.draws import Counts, Draws
+from logn.matching.match import MatchedDetections
+from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.drawn_precision import drawn_precision
 from logn.measure.detection.metrics import recall_name
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.integer]
 # Draws that are computed side by side: what is kept of a class for each of them should not fill the memory.
 DRAWS_AT_ONCE = 1000
 # Detections times draws, over all methods, from which starting processes pays: some seconds of work.
@@ -59,25 +60,10 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def draw_weights(num_images: int, num_bootstrap: int, seed: int = 0) -> npt.NDArray[np.int32]:
-    """How often each image is drawn: `(num_bootstrap, I)`, every row summing to `I`.
-
-    Example:
-        >>> draw_weights(5, 2).sum(axis=1).tolist()
-        [5, 5]
-    """
-    generator = np.random.default_rng(seed)
-    # The draws of an image lie next to each other: that is how they are read.
-    weights = np.empty((num_images, num_bootstrap), np.int32).T
-    for row in weights:
-        row[:] = np.bincount(generator.integers(0, num_images, num_images), minlength=num_images)
-    return weights
-
-
 def bootstrap_metrics(
     matched: MatchedDetections,
     truth: GroundTruth,
-    weights: npt.NDArray[np.int32],
+    weights: Counts,
     *,
     groups: Groups | None = None,
     hits: Mapping[float, MatchedDetections] | None = None,
@@ -101,7 +87,7 @@ def bootstrap_metrics(
 def _metrics_of_draws(
     matched: MatchedDetections,
     truth: GroundTruth,
-    weights: npt.NDArray[np.int32],
+    weights: Counts,
     groups: Groups | None,
     hits: Mapping[float, MatchedDetections],
 ) -> dict[str, Floats]:
@@ -112,15 +98,14 @@ def _metrics_of_draws(
     mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
     for label, of_thresholds, of_first in drawn_precision(matched, by_image, boxes):
         mean[label], first[label] = of_thresholds, of_first
-    members: dict[str, Any] = {"": slice(None)}
-    if groups is not None:
-        members |= {group: np.flatnonzero(groups == group) for group in GROUPS}
-    result = {f"AP{group}": _mean_of_annotated(mean[rows], boxes[rows]) for group, rows in members.items()}
-    result["AP50"] = _mean_of_annotated(first, boxes)
+    mean[boxes == 0], first[boxes == 0] = np.nan, np.nan
+    members = group_members(groups, truth.num_classes)
+    result = {f"AP{group}": nan_mean(mean[classes], axis=0) for group, classes in members.items()}
+    result["AP50"] = nan_mean(first, axis=0)
     for at, right in hits.items():
-        share = _per_class(right.labels, right.image_index, truth.num_classes, by_image) / np.maximum(boxes, 1)
-        of_groups = {group: _mean_of_annotated(share[rows], boxes[rows]) for group, rows in members.items()}
-        result |= {recall_name(at, group): values for group, values in of_groups.items()}
+        share = ratio(_per_class(right.labels, right.image_index, truth.num_classes, by_image), boxes)
+        for group, classes in members.items():
+            result[recall_name(at, group)] = nan_mean(share[classes], axis=0)
     return result
 
 
@@ -169,19 +154,9 @@ def paired_differences(
     }
 
 
-def _mean_of_annotated(values: Floats, boxes: Counts) -> Floats:
-    """Mean over the classes that have a box in the draw; NaN for none."""
-    annotated = boxes > 0
-    count = annotated.sum(axis=0)
-    total = np.where(annotated, values, 0.0).sum(axis=0)
-    result: Floats = np.full(len(total), np.nan)
-    np.divide(total, count, out=result, where=count > 0)
-    return result
-
-
 def _per_class(
-    labels: npt.NDArray[Any], images: npt.NDArray[Any], num_classes: int, weights: Counts
-) -> npt.NDArray[np.int32]:
+    labels: npt.NDArray[Any], images: npt.NDArray[Any], num_classes: int, weights: npt.NDArray[Any]
+) -> Counts:
     """Weight of the images of each class in every draw, `(F, draws)`."""
     order = np.argsort(labels, kind="stable")
     total = np.zeros((num_classes, weights.shape[1]), np.int32)
@@ -205,13 +180,16 @@ class DrawnMethod:
     masks: MatchedDetections | None = None
     hits: Mapping[float, MatchedDetections] = field(default_factory=dict)
 
-    def metrics(self, truth: GroundTruth, weights: npt.NDArray[np.int32], groups: Groups | None) -> dict[str, Floats]:
+    def metrics(self, truth: GroundTruth, weights: Counts, groups: Groups | None) -> dict[str, Floats]:
         """All metrics over the draws; those of masks end in "-mask"."""
         drawn = bootstrap_metrics(self.boxes, truth, weights, groups=groups, hits=self.hits)
         if self.masks is not None:
             of_masks = bootstrap_metrics(self.masks, truth, weights, groups=groups)
             drawn |= {f"{name}-mask": values for name, values in of_masks.items()}
         return drawn
+
+
+_Drawing = Callable[[DrawnMethod], dict[str, Floats]]
 
 
 def draw_methods(
@@ -238,29 +216,26 @@ def draw_methods(
     number = processes or (min(available_processors(), len(methods)) if work >= _ENOUGH else 1)
     # Draws look at images, classes and crowds of the boxes only; the rest would be sent for nothing.
     small = replace(truth, dataset={}, verified=None, not_exhaustive=None)
-    how = _Draws(small, groups, num_bootstrap, seed)
-    if number > 1 and (drawn := _in_processes(how, methods, number)) is not None:
+    prepare = partial(_prepare, Draws(truth.num_images, num_bootstrap, seed), small, groups)
+    if number > 1 and (drawn := _in_processes(prepare, methods, number)) is not None:
         return drawn
-    weights = draw_weights(truth.num_images, num_bootstrap, seed)
     with ThreadPoolExecutor(available_processors()) as pool:
-        return list(pool.map(lambda method: method.metrics(truth, weights, groups), methods))
+        return list(pool.map(prepare(), methods))
 
 
-@dataclass(frozen=True, eq=False)
-class _Draws:
-    """What a process needs to draw; the draws are made anew in each, which takes less than sending them."""
-
-    truth: GroundTruth
-    groups: Groups | None
-    num_bootstrap: int
-    seed: int
+def _prepare(draws: Draws, truth: GroundTruth, groups: Groups | None) -> _Drawing:
+    """What draws a method; each process makes the counts anew, which takes less than sending them."""
+    weights = draws.counts()
+    return lambda method: method.metrics(truth, weights, groups)
 
 
-def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> list[dict[str, Floats]] | None:
+def _in_processes(
+    prepare: Callable[[], _Drawing], methods: Sequence[DrawnMethod], number: int
+) -> list[dict[str, Floats]] | None:
     """What `draw_methods` gives; None where there can be no processes, or one was killed."""
     try:
         with ExitStack() as stack:
-            pool = started_processes(stack, number, partial(_prepare, how))
+            pool = started_processes(stack, number, prepare)
             slim = [replace(method, boxes=replace(method.boxes, pairs=None)) for method in methods]
             return None if pool is None else list(pool.map(work_here, slim))
     except BrokenProcessPool:
@@ -269,8 +244,3 @@ def _in_processes(how: _Draws, methods: Sequence[DrawnMethod], number: int) -> l
             "again in this process: slower, with the same result."
         )
         return None
-
-
-def _prepare(how: _Draws) -> Callable[[DrawnMethod], dict[str, Floats]]:
-    weights = draw_weights(how.truth.num_images, how.num_bootstrap, how.seed)
-    return lambda method: method.metrics(how.truth, weights, how.groups)

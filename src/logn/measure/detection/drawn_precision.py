@@ -15,7 +15,7 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
-from logn.matching.matching import MatchedDetections
+from logn.matching.match import MatchedDetections
 from logn.measure.detection.metrics import RECALL_THRESHOLDS
 
 Floats = npt.NDArray[np.float64]

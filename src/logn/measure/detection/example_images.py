@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.boxes import box_iou
 from logn.data.annotations import image_names
-from logn.matching.matching import Marks, MatchedDetections
+from logn.matching.match import Marks, MatchedDetections
 from logn.matching.truth import GroundTruth, Groups
 from logn.predictions.detections import Detections
-from logn.predictions.nms import box_iou
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
 RARE, FOUND, LOST, ALARMS = "Rare objects found", "Objects found", "Objects lost", "False alarms added"

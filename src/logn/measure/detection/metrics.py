@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.matching.matching import Floats, Index, Marks, MatchedDetections, match_detections
-from logn.matching.truth import GROUPS, GroundTruth, Groups, mean_of_present, mean_per_group
+from logn.base.arrays import DEFAULT_AT, nan_mean, ratio
+from logn.matching.match import Floats, Index, Marks, MatchedDetections, match_detections
+from logn.matching.truth import GroundTruth, Groups, group_members, mean_per_group
 from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.detections import LVIS_CAP, Detections, Skipped
@@ -28,8 +29,8 @@ RECALL_THRESHOLDS: Floats = np.linspace(0.0, 1.0, 101)
 SIZES = {"s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}
 BINS = 15
 # Score thresholds of the uncorrected model, of which the counts are taken; tables show the second.
-COUNTED_AT = (0.5, 0.25, 0.05)
-SHOWN_AT = 0.25
+COUNTED_AT = (0.5, DEFAULT_AT, 0.05)
+SHOWN_AT = DEFAULT_AT
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def evaluate_detections(
         masks: Run-length encoded mask of each detection, for mask AP.
 
     Example:
-        >>> from logn.matching.truth import load_ground_truth
+        >>> from logn.matching.labels import load_ground_truth
         >>> toy = {"images": [{"id": 1, "neg_category_ids": [], "not_exhaustive_category_ids": []}],
         ...     "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "area": 81}]}
@@ -244,12 +245,13 @@ def average_precision(
     """AP over all overlaps and classes, at two overlaps, and by size and group."""
     precision = _precision(matched.labels, matched.correct, matched.counted, truth.boxes_per_class)
     per_class = precision.mean(axis=0)
+    of_groups = mean_per_group(per_class, groups)
     values = {
-        "AP": mean_of_present(per_class),
-        "AP50": mean_of_present(precision[0]),
-        "AP75": mean_of_present(precision[5]),
+        "AP": of_groups.pop(""),
+        "AP50": float(nan_mean(precision[0])),
+        "AP75": float(nan_mean(precision[5])),
         **{f"AP{size}": _precision_of_size(matched, truth, *SIZES[size]) for size in SIZES},
-        **{f"AP{group}": value for group, value in mean_per_group(per_class, groups).items()},
+        **{f"AP{group}": value for group, value in of_groups.items()},
     }
     return DetectionMetrics(values, per_class, protocol)
 
@@ -269,7 +271,7 @@ def _precision_of_size(matched: MatchedDetections, truth: GroundTruth, low: floa
     excused = matched.pairs.excused | (areas < low) | (areas > high)
     correct, counted, _ = matched.pairs.outcomes(truth, ignored, excused)
     boxes = np.bincount(truth.labels[~ignored], minlength=truth.num_classes)
-    return mean_of_present(_precision(matched.labels, correct, counted, boxes).mean(axis=0))
+    return float(nan_mean(_precision(matched.labels, correct, counted, boxes).mean(axis=0)))
 
 
 def average_precision_pool(
@@ -279,10 +281,8 @@ def average_precision_pool(
 
     "AP-Pool" is over all classes; "APr-Pool" and so on are rankings of a group of their own.
     """
-    members = {"AP-Pool": np.ones(truth.num_classes, bool)}
-    if groups is not None:
-        members |= {f"AP{group}-Pool": groups == group for group in GROUPS}
-    return {name: _pooled(matched, truth, classes) for name, classes in members.items()}
+    members = group_members(groups, truth.num_classes)
+    return {f"AP{group}-Pool": _pooled(matched, truth, classes) for group, classes in members.items()}
 
 
 def _pooled(matched: MatchedDetections, truth: GroundTruth, classes: Any) -> float:
@@ -311,14 +311,12 @@ def calibration_error(
         >>> round(calibration_error(sure)["ECE"], 3)
         0.15
     """
-    members = {"ECE": np.ones(len(matched.labels), bool)}
-    if groups is not None:
-        members |= {f"ECE{group}": groups[matched.labels] == group for group in GROUPS}
+    members = group_members(groups, int(matched.labels.max(initial=0)) + 1)
     gap = matched.scores - matched.correct[0]
     bin_index = np.minimum((matched.scores * bins).astype(np.intp), bins - 1)
-    counted = {name: rows & matched.counted[0] for name, rows in members.items()}
+    counted = {f"ECE{group}": classes[matched.labels] & matched.counted[0] for group, classes in members.items()}
     return {
-        name: float(np.abs(np.bincount(bin_index[rows], gap[rows])).sum() / rows.sum()) if rows.any() else float("nan")
+        name: float(ratio(np.abs(np.bincount(bin_index[rows], gap[rows])).sum(), rows.sum()))
         for name, rows in counted.items()
     }
 
@@ -393,11 +391,7 @@ def counts_above(scores: npt.NDArray[np.floating]) -> dict[float, int]:
 
 
 def recall_at_count(
-    matched: MatchedDetections,
-    skipped: Skipped,
-    counts: Mapping[float, int],
-    truth: GroundTruth,
-    groups: Groups | None,
+    matched: MatchedDetections, skipped: Skipped, counts: Mapping[float, int], truth: GroundTruth, groups: Groups | None
 ) -> tuple[dict[float, RecallAtCount], dict[float, MatchedDetections]]:
     """Keep the best detections of all images, as many as each count says; their hits serve the bootstrap.
 
@@ -417,25 +411,21 @@ def recall_at_count(
     for at, count in counts.items():
         kept = _best(matched, skipped, scores, count, truth)
         hits[at] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
-        per_class = np.bincount(right.labels, minlength=truth.num_classes) / np.where(objects > 0, objects, np.nan)
+        recall = mean_per_group(ratio(np.bincount(right.labels, minlength=truth.num_classes), objects), groups)
         points[at] = RecallAtCount(
             at=at,
             detections=min(count, len(scores)),
             threshold=matching_threshold(scores, count, at),
             found=len(right.labels),
             objects=int(objects.sum()),
-            recall=mean_of_present(per_class),
-            groups=mean_per_group(per_class, groups),
+            recall=recall.pop(""),
+            groups=recall,
         )
     return points, hits
 
 
 def _best(
-    matched: MatchedDetections,
-    skipped: Skipped,
-    scores: npt.NDArray[np.floating],
-    count: int,
-    truth: GroundTruth,
+    matched: MatchedDetections, skipped: Skipped, scores: npt.NDArray[np.floating], count: int, truth: GroundTruth
 ) -> Marks:
     """`(D,)` which of the evaluated detections are among the best `count` of all."""
     if count >= len(scores):

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.matching.matching import Index, MatchedDetections, joined_pairs, overlaps
-from logn.matching.truth import GROUPS, GroundTruth, Groups, mean_of_present
+from logn.base.arrays import nan_mean
+from logn.matching.match import Index, MatchedDetections, joined_pairs, overlaps
+from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.metrics import average_precision_per_class
 from logn.predictions.detections import Detections
 
@@ -51,12 +52,10 @@ class _Diagnosis:
     labels: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float64]
     correct: npt.NDArray[np.bool_]
-    ignored: npt.NDArray[np.bool_]
+    counted: npt.NDArray[np.bool_]
     kind: npt.NDArray[np.int8]  # position in ERROR_TYPES, or -1
     repairs: Index  # the box that this detection would find if its error were repaired, or -1
-    box_labels: npt.NDArray[np.int64]
     box_found: npt.NDArray[np.bool_]
-    box_crowd: npt.NDArray[np.bool_]
     box_missed: npt.NDArray[np.bool_]  # and no error could be repaired to find it
 
 
@@ -75,18 +74,19 @@ def error_types(
         groups: `(F,)` "r", "c" or "f" for each class.
     """
     diagnosis = _diagnose(detections, truth, matched)
-    per_class = {name: _class_precision(*repaired) for name, repaired in _repaired(diagnosis, truth.num_classes)}
-    whole = _gains(per_class, np.ones(truth.num_classes, bool))
+    per_class = {name: _class_precision(*repaired) for name, repaired in _repaired(diagnosis, truth)}
+    members = group_members(groups, truth.num_classes)
+    by_group = {group: _gains(per_class, classes) for group, classes in members.items()}
+    whole = by_group.pop("")
     counts = {name: int((diagnosis.kind == number).sum()) for number, name in enumerate(ERROR_TYPES)}
     counts["Miss"] = int(diagnosis.box_missed.sum())
-    by_group = {} if groups is None else {group: _gains(per_class, groups == group) for group in GROUPS}
     return ErrorTypes(whole.pop("AP50"), whole, counts, by_group)
 
 
 def _diagnose(detections: Detections, truth: GroundTruth, matched: MatchedDetections) -> _Diagnosis:
     labels = detections.labels.astype(np.int64)
-    correct, ignored = np.zeros(len(labels), bool), np.ones(len(labels), bool)
-    correct[matched.rows], ignored[matched.rows] = matched.box >= 0, ~matched.counted[0]
+    correct, counted = np.zeros((2, len(labels)), bool)
+    correct[matched.rows], counted[matched.rows] = matched.box >= 0, matched.counted[0]
     box_found = np.zeros(len(truth.labels), bool)
     box_found[matched.box[matched.box >= 0]] = True
 
@@ -106,18 +106,8 @@ def _diagnose(detections: Detections, truth: GroundTruth, matched: MatchedDetect
     usable = np.zeros(len(truth.labels), bool)
     usable[repairs[repairs >= 0]] = True
     _keep_first_of_each(repairs)
-    return _Diagnosis(
-        labels=labels,
-        scores=detections.scores.astype(np.float64),
-        correct=correct,
-        ignored=ignored,
-        kind=kind,
-        repairs=repairs,
-        box_labels=truth.labels,
-        box_found=box_found,
-        box_crowd=truth.crowd,
-        box_missed=~box_found & ~usable & ~truth.crowd,
-    )
+    scores, missed = detections.scores.astype(np.float64), ~box_found & ~usable & ~truth.crowd
+    return _Diagnosis(labels, scores, correct, counted, kind, repairs, box_found, missed)
 
 
 def _overlapping_pairs(detections: Detections, truth: GroundTruth) -> tuple[Index, Index, npt.NDArray[np.float64]]:
@@ -161,27 +151,20 @@ def _keep_first_of_each(repairs: Index) -> None:
 _Ranked = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.int64]]
 
 
-def _repaired(diagnosis: _Diagnosis, num_classes: int) -> Iterator[tuple[str, _Ranked]]:
+def _repaired(diagnosis: _Diagnosis, truth: GroundTruth) -> Iterator[tuple[str, _Ranked]]:
     """Labels, scores, hits and boxes per class: as they are, and with one kind of error repaired at a time."""
-    total = np.bincount(diagnosis.box_labels[~diagnosis.box_crowd], minlength=num_classes)
-    counted = ~diagnosis.ignored
-    yield "AP50", (diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted], total)
+    counted, total = diagnosis.counted, truth.boxes_per_class
+    labels, scores, correct = diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted]
+    yield "AP50", (labels, scores, correct, total)
     for number, name in enumerate(ERROR_TYPES[:-1]):
         wrong = diagnosis.kind == number
         repaired = wrong & (diagnosis.repairs >= 0)
         keep = (counted & ~wrong) | repaired
-        labels = np.where(
-            repaired & (name == "Cls"), np.append(diagnosis.box_labels, 0)[diagnosis.repairs], diagnosis.labels
-        )
-        yield name, (labels[keep], diagnosis.scores[keep], (diagnosis.correct | repaired)[keep], total)
-    fewer = total - np.bincount(diagnosis.box_labels[diagnosis.box_missed], minlength=num_classes)
-    yield "Miss", (diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted], fewer)
-    perfect = diagnosis.correct[counted].astype(np.float64)
-    yield "FP", (diagnosis.labels[counted], perfect, diagnosis.correct[counted], total)
-    found_only = total - np.bincount(
-        diagnosis.box_labels[~diagnosis.box_found & ~diagnosis.box_crowd], minlength=num_classes
-    )
-    yield "FN", (diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted], found_only)
+        turned = np.where(repaired & (name == "Cls"), np.append(truth.labels, 0)[diagnosis.repairs], diagnosis.labels)
+        yield name, (turned[keep], diagnosis.scores[keep], (diagnosis.correct | repaired)[keep], total)
+    for name, unfound in (("Miss", diagnosis.box_missed), ("FN", ~diagnosis.box_found & ~truth.crowd)):
+        yield name, (labels, scores, correct, total - np.bincount(truth.labels[unfound], minlength=len(total)))
+    yield "FP", (labels, correct.astype(np.float64), correct, total)
 
 
 def _class_precision(
@@ -197,7 +180,7 @@ def _class_precision(
 
 
 def _gains(per_class: Mapping[str, npt.NDArray[np.float64]], classes: npt.NDArray[np.bool_]) -> dict[str, float]:
-    means = {name: mean_of_present(values[classes]) for name, values in per_class.items()}
+    means = {name: float(nan_mean(values[classes])) for name, values in per_class.items()}
     base = means["AP50"]
     gains = {name: max(means[name] - base, 0.0) for name in ERROR_TYPES}
     return {"AP50": base, **gains, **{name: means[name] - base for name in SPECIAL_ERRORS}}

@@ -1,21 +1,36 @@
-"""Where the models of Hugging Face's transformers have their class logits.
+"""Hugging Face's transformers: where the class logits are, proposals with all logits, and `save_pretrained` folders.
 
 The layers that pick the encoder's proposals (`enc_score_head`, `enc_out_class_embed`, the last slot of a two-stage
-Deformable-DETR) are left alone: another choice of queries is another detector.
+Deformable-DETR) are left alone: another choice of queries is another detector. Of folders only safetensors are read,
+and nothing is looked for on a network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
 
 from logn.base.arrays import NO_CLASS
-from logn.models.frameworks import modules_from
+from logn.base.boxes import corners_of
+from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
-from logn.models.layer import LogitLayer, output_width
+from logn.models.frameworks.shared import LoadedFile, Traits, in_groups, modules_from
+from logn.models.hints import Hints, choose_device
+from logn.models.images import Images, Rgb, as_rgb
+from logn.models.layer import LogitLayer, count_columns, output_width, unwrap
+from logn.models.proposals import Postprocessing, Proposals
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 PACKAGE = "transformers"
 
@@ -150,3 +165,388 @@ _LOCATORS: dict[str, Callable[[Any, str], LogitLayer | None]] = {
     # Called once for every frame of a video, and all frames count.
     "VideomtForUniversalSegmentation": _at("class_predictor", -1),
 }
+
+
+class _Processed(NamedTuple):
+    """An image as its image processor leaves it, and its own size."""
+
+    inputs: dict[str, Any]
+    height: int
+    width: int
+
+
+def _shape(image: _Processed) -> tuple[int, ...]:
+    return tuple(image.inputs["pixel_values"].shape)
+
+
+class TransformersDetector:
+    """A DETR, RT-DETR, D-FINE, YOLOS or another detector of transformers, with its own image processor.
+
+    Every query is a proposal. The image processor prepares each image alone and images that come out in one size run
+    together, so that no image is padded for the sake of another: what it gives does not depend on the batch. It gets
+    8-bit images, as it does elsewhere. The model stays in evaluation mode.
+
+    Args:
+        model: A model that `logn.locate_logits` knows and that returns boxes.
+        processor: Its image processor.
+    """
+
+    population = "queries"
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError("torch", extra="torch") from error
+        layer = locate_in_transformers(model)
+        if layer is None or layer.population != self.population:
+            raise InputError(
+                "Expected `model` to be a detector of transformers whose class layer is known, but got "
+                f"{type(model).__name__}."
+            )
+        if not hasattr(processor, "post_process_object_detection"):
+            raise InputError(
+                "Expected `processor` to be the image processor of a detector, with post_process_object_detection, "
+                f"but got {type(processor).__name__}."
+            )
+        self._torch, self.model, self.processor, self.logit_layer = torch, model.eval(), processor, layer
+        self.background, self.activation = layer.background, layer.activation or "sigmoid"
+        columns = count_columns(model, layer) - (layer.background is not None)
+        # Some have columns for numbers that COCO gives to no class.
+        self.class_columns = tuple(column for column in range(columns) if column not in layer.unused)
+        self.num_classes = len(self.class_columns)
+        names = class_names_of(model.config)
+        self.class_names = None if names is None else tuple(names[column] for column in self.class_columns)
+        self.postprocessing = _postprocessing(model, processor, layer.background)
+
+    def prepare(self, image: Rgb) -> _Processed:
+        """An RGB image as its image processor leaves it."""
+        pixels = self._torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+        inputs = self.processor(images=pixels, return_tensors="pt", input_data_format="channels_first")
+        kept = {key: value for key, value in inputs.items() if key in ("pixel_values", "pixel_mask")}
+        return _Processed(kept, *image.shape[:2])
+
+    def run(self, images: Sequence[Any]) -> None:
+        """Run the model on images."""
+
+        def run(group: list[_Processed]) -> list[_Processed]:
+            self.model(**self._batch(group))
+            return group
+
+        with self._torch.inference_mode():
+            in_groups([self._processed(image) for image in images], _shape, run)
+
+    def propose(self, images: Sequence[Any]) -> list[Proposals]:
+        """Boxes and logits of every query of each image: prepared ones, RGB arrays, or float tensors in 0..1."""
+        return in_groups([self._processed(image) for image in images], _shape, self._propose)
+
+    def _processed(self, image: Any) -> _Processed:
+        return image if isinstance(image, _Processed) else self.prepare(as_rgb(image))
+
+    def _propose(self, images: list[_Processed]) -> list[Proposals]:
+        rows = zip(self._rows(self._batch(images)), images, strict=True)
+        return [_proposals(*row, image.height, image.width) for row, image in rows]
+
+    def _batch(self, images: Sequence[_Processed]) -> dict[str, Any]:
+        like = next(self.model.parameters())
+        joined = {key: self._torch.cat([image.inputs[key] for image in images]) for key in images[0].inputs}
+        return {
+            key: value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
+            for key, value in joined.items()
+        }
+
+    def _rows(self, batch: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+        """Boxes, class logits and, where the model has it, the quality of the queries of each image."""
+        with self._torch.inference_mode(), _qualities(self.model) as seen:
+            output = self.model(**batch)
+        if "pred_boxes" not in output:
+            raise InputError(f"{type(self.model).__name__} gives no boxes; use an object detector.")
+        logits, quality = seen[-1] if seen else (output["logits"], [None] * len(output["logits"]))
+        return zip(output["pred_boxes"].float(), logits.float(), quality, strict=True)
+
+
+def open_file(folder: Path, hints: Hints) -> LoadedFile:
+    """Open a folder in the form of `save_pretrained`: a detector, or another model whose class layer is known."""
+    hints.refuse(f"the Hugging Face folder `{folder}`, whose processor prepares the images", "size", "like")
+    network, processor = read_transformers(folder)
+    network.to(choose_device(hints.device))
+    is_detector = "ObjectDetection" in type(network).__name__
+    detector = TransformersDetector(network, processor) if is_detector else None
+
+    def run(images: Images) -> None:
+        for image in images:
+            inputs = processor(images=image, return_tensors="pt", input_data_format="channels_last")
+            like = next(network.parameters())
+            network(pixel_values=inputs["pixel_values"].to(like.device, like.dtype))
+
+    return LoadedFile(
+        network=network,
+        traits=Traits(f"transformers, {type(network).__name__}", type(processor).__name__, ""),
+        class_names=class_names_of(network.config),
+        save=lambda network, path: write_transformers(network, processor, path, source=folder),
+        run=run if detector is None else detector.run,
+        detector=detector,
+    )
+
+
+def _proposals(boxes: Any, logits: Any, quality: Any, height: int, width: int) -> Proposals:
+    corners = _corners(boxes)
+    return Proposals(
+        corners * corners.new_tensor([width, height, width, height]),
+        logits,
+        height=height,
+        width=width,
+        objectness=quality,
+    )
+
+
+def _postprocessing(model: Any, processor: Any, background: int | None) -> Postprocessing:
+    """What `post_process_object_detection` of the processor does by its defaults."""
+    options = inspect.signature(processor.post_process_object_detection).parameters
+    # With a background the best class of every query, else the best pairs of query and class: as many as there are
+    # queries, unless the processor has a number of its own.
+    top = options["top_k"].default if "top_k" in options else None
+    return Postprocessing(
+        nms="none",
+        multi_label=background is None,
+        score_threshold=float(options["threshold"].default),
+        max_detections=None if background is not None else int(top or _num_queries(model)),
+        min_box_size=0.0,
+        objectness="added" if _quality_layers(model) else "factor",
+    )
+
+
+def _num_queries(model: Any) -> int:
+    config = model.config
+    two_stage = getattr(config, "two_stage", False)
+    return int(config.two_stage_num_proposals if two_stage else config.num_queries)
+
+
+def _corners(boxes: Any) -> Any:
+    """Corners, relative to the image, from center and size; the box around the quadrilaterals of PP-DocLayout V4."""
+    import torch
+
+    if boxes.shape[-1] == 10:
+        points = boxes[..., None, :2] + boxes[..., 2:].unflatten(-1, (4, 2)) - 0.5
+        return torch.cat([points.amin(dim=-2), points.amax(dim=-2)], dim=-1)
+    return corners_of(boxes)
+
+
+@contextmanager
+def _qualities(model: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """The class logits and what D-FINE and DEIMv2 add to them behind the class layer, the quality of the query."""
+    seen: list[tuple[Any, Any]] = []
+
+    def see(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        seen.append((inputs[0], (output - inputs[0]).float().mean(dim=-1)))
+
+    # Only that of the last decoder layer runs outside of training.
+    handles = [layer.register_forward_hook(see) for layer in _quality_layers(model)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _quality_layers(model: Any) -> list[Any]:
+    layers = getattr(getattr(getattr(model, "model", None), "decoder", None), "lqe_layers", None)
+    return [] if layers is None else list(layers)
+
+
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+# What transformers raises over the files of a folder.
+_UNREADABLE = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
+# Weights that are pickles, which run code when they are opened.
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether `path` is a folder with the configuration of a model, as `save_pretrained` writes it.
+
+    Example:
+        >>> is_folder(Path("no such folder"))
+        False
+    """
+    return (path / CONFIG).is_file()
+
+
+def read_transformers(folder: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
+    """The model of a folder, of the class that its configuration names, in evaluation mode, and its image processor.
+
+    Every weight must be in the folder: one that is missing would be drawn at random.
+    """
+    folder = Path(folder)
+    transformers = _transformers()
+    _check_files(folder)
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if getattr(config, "use_pretrained_backbone", None):
+            config.use_pretrained_backbone = False  # its weights are in the folder too
+        model, found = _architecture(transformers, config, folder).from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except _UNREADABLE as error:
+        raise _unreadable(folder, "a model", error) from error
+    for kind, verb in (("missing_keys", "lacks"), ("mismatched_keys", "has another shape of")):
+        names = sorted(str(name) for name in found.get(kind) or ())
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise InputError(
+                f"`{folder}` {verb} `{names[0]}`{more}, weights of {type(model).__name__}; save the model again."
+            )
+    return model.eval(), read_processor(folder)
+
+
+def read_processor(folder: str | os.PathLike[str]) -> Any:
+    """The image processor of a folder."""
+    transformers = _transformers()
+    try:
+        return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except _UNREADABLE as error:
+        raise _unreadable(Path(folder), "an image processor", error) from error
+
+
+def write_transformers(
+    model: nn.Module, processor: Any, out: str | os.PathLike[str], *, source: str | os.PathLike[str] | None = None
+) -> Path:
+    """Save a model, such as one that a map was folded into, with its image processor, in one step.
+
+    The folder gets a temporary name until all of it is there; a folder that is there already is refused.
+
+    Args:
+        model: A model of transformers.
+        processor: Its image processor.
+        out: The folder to make.
+        source: The folder that the model was read from: its licence and notices go along.
+
+    Returns:
+        The folder.
+    """
+    target = Path(out)
+    if target.exists():
+        raise InputError(f"`{target}` exists already; choose a new folder.")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        model.save_pretrained(temporary)  # type: ignore[operator]
+        processor.save_pretrained(temporary)
+        for file in _notices(source):
+            shutil.copy(file, temporary / file.name)
+        os.rename(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def class_names_of(config: Any) -> tuple[str, ...] | None:
+    """The names of the classes in the order of their columns; None where the configuration only numbers them.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> class_names_of(SimpleNamespace(id2label={1: "dog", 0: "cat"}))
+        ('cat', 'dog')
+        >>> class_names_of(SimpleNamespace(id2label={0: "LABEL_0", 1: "LABEL_1"})) is None
+        True
+    """
+    labels = {int(column): str(name) for column, name in (getattr(config, "id2label", None) or {}).items()}
+    if sorted(labels) != list(range(len(labels))) or all(name == f"LABEL_{i}" for i, name in labels.items()):
+        return None
+    return tuple(labels[column] for column in sorted(labels))
+
+
+def _transformers() -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the package is imported
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError("transformers", extra="frameworks") from error
+    return transformers
+
+
+def _check_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"There is no folder `{folder}`; pass one that save_pretrained has written.")
+    for name, what in ((CONFIG, "a model"), (PROCESSOR, "an image processor")):
+        if not (folder / name).is_file() and not (name == PROCESSOR and (folder / "processor_config.json").is_file()):
+            raise InputError(
+                f"`{folder}` has no `{name}`, the configuration of {what}; save it there: "
+                f"{'processor' if name == PROCESSOR else 'model'}.save_pretrained(folder)."
+            )
+    if not any(folder.glob("*.safetensors")):
+        pickles = _names(folder, _PICKLES)
+        pickle = f", only a pickle (`{pickles[0]}`), which runs code when it is opened" if pickles else ""
+        raise InputError(
+            f"`{folder}` has no weights as safetensors{pickle}; load it with transformers and save it again by "
+            "model.save_pretrained."
+        )
+
+
+def _names(folder: Path, patterns: Sequence[str]) -> list[str]:
+    return sorted(file.name for pattern in patterns for file in folder.glob(pattern))
+
+
+def _architecture(transformers: Any, config: Any, folder: Path) -> Any:
+    """The class that was saved: the one that an Auto class would take may have other layers, drawn at random."""
+    names = getattr(config, "architectures", None) or [None]
+    kind = getattr(transformers, str(names[0]), None)
+    if kind is None:
+        raise InputError(
+            f"`{folder / CONFIG}` names {names[0]!r} under `architectures`, which is no model of transformers."
+        )
+    return kind
+
+
+def _unreadable(folder: Path, what: str, error: Exception) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
+    return InputError(f"`{folder}` cannot be read as {what} of transformers: {reason}.")
+
+
+def _notices(source: str | os.PathLike[str] | None) -> list[Path]:
+    if source is None:
+        return []
+    return [file for file in sorted(Path(source).iterdir()) if file.name.upper().startswith(("LICENSE", "NOTICE"))]
+
+
+def keep_untied(model: nn.Module) -> None:
+    """Undo the weight tying that Hugging Face's models declare, for good; other models are left alone.
+
+    Their class and box layers are tied by a switch of the configuration, `tie_word_embeddings`. Saving leaves tied
+    tensors out and loading ties them again, so after a fold into one of them each gets a copy of its own.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        >>> model[1].weight = model[0].weight
+        >>> model.config = SimpleNamespace(tie_word_embeddings=True)
+        >>> model.all_tied_weights_keys = {"1.weight": "0.weight"}
+        >>> keep_untied(model)
+        >>> model[1].weight is model[0].weight, model.config.tie_word_embeddings
+        (False, False)
+    """
+    for module in unwrap(model).modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "tie_word_embeddings", False) is not True:
+            continue
+        config.tie_word_embeddings = False
+        for name in getattr(module, "all_tied_weights_keys", None) or {}:
+            _give_own_parameter(module, name)
+    # Of outer and inner models alike; they share one configuration.
+    tying: Any
+    for tying in unwrap(model).modules():
+        if getattr(tying, "all_tied_weights_keys", None):
+            tying.all_tied_weights_keys = {}
+
+
+def _give_own_parameter(model: nn.Module, path: str) -> None:
+    from torch import nn
+
+    owner_path, _, name = path.rpartition(".")
+    owner: Any = model.get_submodule(owner_path)
+    parameter = owner._parameters.get(name)
+    if parameter is not None:
+        setattr(owner, name, nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad))

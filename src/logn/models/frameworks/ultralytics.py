@@ -1,14 +1,32 @@
-"""Where Ultralytics' YOLO models have their class logits. They are recognised by name; nothing is imported."""
+"""Ultralytics' YOLO and RT-DETR: where their class logits are, their proposals with all logits, and their `.pt` files.
+
+Models are recognised by name; the package itself is imported only to open a `.pt` file, which no other can read.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.models.frameworks import modules_from
+import numpy as np
+
+from logn.base.boxes import corners_of
+from logn.errors import InputError, MissingExtraError
+from logn.models.frameworks.shared import LoadedFile, Traits, class_names, in_groups, modules_from
+from logn.models.hints import Hints, choose_device
+from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer
+from logn.models.proposals import Postprocessing, Proposals
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 PACKAGE = "ultralytics"
 # Heads whose classes are texts, compared with the image; they have no class layer before their text is fused in.
@@ -50,3 +68,322 @@ def _levels(head: Any, prefix: str) -> LogitLayer | None:
         population="all anchors",
         stages=tuple(stage for stage, _ in paths) if len(sets) > 1 else False,
     )
+
+
+_GREY = 114
+# The key of a checkpoint that holds a correction; it survives `YOLO.save`, and training drops it.
+FOLDED = "logn_folded"
+
+
+def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
+    """Open a `.pt` file with Ultralytics' own reader, if the user trusts it.
+
+    Example:
+        >>> open_ultralytics("best.pt", trust=False)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: `best.pt` is a pickle: opening it runs whatever code its author put there. If you trust
+        it, pass trust=True (`--trust`).
+    """
+    if not trust:
+        raise InputError(
+            f"`{path}` is a pickle: opening it runs whatever code its author put there. If you trust it, pass "
+            "trust=True (`--trust`)."
+        )
+    # Its import looks up hosts to find out whether there is a network, and would then report and update itself.
+    os.environ.setdefault("YOLO_OFFLINE", "true")
+    os.environ.setdefault("YOLO_AUTOINSTALL", "false")
+    try:
+        ultralytics = import_module(PACKAGE)
+    except ImportError as error:
+        raise MissingExtraError(PACKAGE, extra="frameworks") from error
+    try:
+        return ultralytics.YOLO(os.fspath(path))
+    except Exception as error:  # whatever its reader makes of a file that is none of its own
+        raise InputError(f"`{path}` cannot be read as a model of Ultralytics: {error}") from error
+
+
+def open_file(file: Path, hints: Hints) -> LoadedFile:
+    """Open a `.pt` file of a detector or a classifier."""
+    hints.refuse(f"`{file}`, whose images Ultralytics prepares", "like")
+    front = open_ultralytics(file, trust=hints.trust)
+    network = front.model.to(choose_device(hints.device)).eval()
+    framework = f"Ultralytics, {Path(getattr(network, 'yaml_file', '')).stem or type(network).__name__}"
+    detector: UltralyticsDetector | None = None
+    if getattr(network, "task", None) == "classify":
+        side = max(hints.size) if hints.size else int(network.args.get("imgsz", 224))
+        words, run = f"the middle, {side}x{side}", _classifying(network, side)
+    else:
+        detector = UltralyticsDetector(front, size=hints.size, **hints.detector_options)
+        kind = "stretched" if "RTDETR" in type(network).__name__ else "letterboxed"
+        words, run = f"{kind} to {detector.image_size}", detector.run
+    return LoadedFile(
+        network=network,
+        traits=Traits(framework, words, ".pt"),
+        class_names=tuple(map(str, network.names.values())),
+        save=partial(_save, file),
+        run=run,
+        detector=detector,
+        is_folded=FOLDED in (getattr(front, "ckpt", None) or {}),
+    )
+
+
+def _classifying(network: Any, side: int) -> Callable[[Images], object]:
+    import torch
+    from PIL import Image
+
+    transform = import_module("ultralytics.data.augment").classify_transforms(side)
+
+    def run(images: Images) -> None:
+        like = next(network.parameters())
+        batch = torch.stack([transform(Image.fromarray(image)) for image in images])
+        network(batch.to(like.device, like.dtype))
+
+    return run
+
+
+def _save(source: Path, network: Any, path: Path) -> None:
+    """The file as it was, except for the class layer, which is kept in full precision."""
+    import torch
+
+    checkpoint, _ = import_module("ultralytics.nn.tasks").torch_safe_load(str(source))
+    stored = checkpoint.get("ema") or checkpoint["model"]
+    layer = locate_in_ultralytics(network)
+    for module_path in layer.paths if layer else ():
+        module, folded = stored.get_submodule(module_path), network.get_submodule(module_path)
+        for name in ("weight", "bias"):
+            tensor = getattr(folded, name).detach().cpu().float()
+            setattr(module, name, torch.nn.Parameter(tensor.clone(), requires_grad=False))
+    torch.save({**checkpoint, FOLDED: True}, path)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """An image as the network sees it, and where it lies there."""
+
+    pixels: Rgb
+    scale: tuple[float, float]
+    offset: tuple[int, int]
+    height: int
+    width: int
+
+
+class UltralyticsDetector:
+    """A YOLO (v5u to 26; detection, segmentation, pose) or RT-DETR that gives all anchors or queries.
+
+    Images are prepared one by one as by Ultralytics' own `predict`: YOLO's are scaled and padded to a multiple of the
+    stride, RT-DETR's stretched to a square. Images that come out in one size run together, so what an image gives does
+    not depend on the others. YOLO's boxes reach beyond the image and are clipped after suppression, as there. The model
+    stays in evaluation mode.
+
+    The settings of `postprocessing` are those of Ultralytics' `val`, which measures; its `predict` has a threshold of
+    0.25 and takes the best class of each box only.
+
+    Args:
+        model: What `YOLO(...)` or `RTDETR(...)` gave, or its `model`.
+        size: The longer side that images are scaled to, or height and width; by default that of the model's training,
+            else 640.
+        end2end: Whether the head that needs no suppression predicts (v10, 26); by default the one that is chosen in
+            the model.
+        max_proposals: How many anchors of an image are kept, those whose best class scores highest; by default all.
+    """
+
+    background: int | None = None
+    activation = "sigmoid"
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        size: int | tuple[int, int] | None = None,
+        end2end: bool | None = None,
+        max_proposals: int | None = None,
+    ) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError("torch", extra="torch") from error
+        # The front end is a module too, whose own `model` is the network.
+        network: Any = model.model if class_names(model, f"{PACKAGE}.engine.model") else model
+        head = _head_of(network) if isinstance(network, torch.nn.Module) else None
+        layer = None if head is None else locate_in_ultralytics(network)
+        if head is None or layer is None:
+            raise InputError(f"Expected `model` to be a detector of Ultralytics, but got {type(model).__name__}.")
+        self._torch, self.model, self._head, self.logit_layer = torch, network.eval(), head, layer
+        self._is_detr = "RTDETRDecoder" in class_names(head, PACKAGE)
+        if end2end is not None and not self._is_detr:
+            _choose_head(head, end2end)
+        self._is_end2end = not self._is_detr and bool(getattr(head, "end2end", False))
+        self.num_classes = int(head.nc)
+        self.class_names = _names_of(network, self.num_classes)
+        self.image_size = _image_size(network, size)
+        self._stride = max(int(network.stride.max()), 32)
+        self._kept = max_proposals
+        self.population = "queries" if self._is_detr else "kept anchors" if max_proposals else "all anchors"
+        self.postprocessing = Postprocessing(
+            nms="none" if self._is_detr or self._is_end2end else "class-wise",
+            nms_iou=0.7,
+            # Earlier versions take the best class of each query, later ones the best pairs of query and class.
+            multi_label=not self._is_detr or hasattr(head, "postprocess"),
+            score_threshold=1e-3,
+            max_detections=300,
+            min_box_size=0.0,
+            clip_boxes=not self._is_detr,
+        )
+
+    def prepare(self, image: Rgb) -> _Placed:
+        """An RGB image as the network sees it."""
+        return _stretch(image, self.image_size) if self._is_detr else _letterbox(image, self.image_size, self._stride)
+
+    def run(self, images: Sequence[Any]) -> None:
+        """Run the network on images."""
+
+        def run(group: list[_Placed]) -> list[_Placed]:
+            self.model(self._batch(group))
+            return group
+
+        with self._torch.inference_mode():
+            in_groups([self._placed(image) for image in images], _shape, run)
+
+    def propose(self, images: Sequence[Any]) -> list[Proposals]:
+        """Boxes and logits of each image: prepared ones, RGB arrays, or float tensors `(3, H, W)` in 0..1."""
+        return in_groups([self._placed(image) for image in images], _shape, self._propose)
+
+    def _placed(self, image: Any) -> _Placed:
+        return image if isinstance(image, _Placed) else self.prepare(as_rgb(image))
+
+    def _propose(self, images: list[_Placed]) -> list[Proposals]:
+        rows = self._rows(self._batch(images))
+        return [self._proposals(*row, image) for row, image in zip(rows, images, strict=True)]
+
+    def _batch(self, images: Sequence[_Placed]) -> Any:
+        like = next(self.model.parameters())
+        pixels = self._torch.from_numpy(np.stack([image.pixels for image in images]))
+        return pixels.to(like.device).permute(0, 3, 1, 2).to(like.dtype) / 255
+
+    def _rows(self, batch: Any) -> Iterator[tuple[Any, Any]]:
+        """Boxes as corners in pixels of what the network sees, and logits, of each image."""
+        torch = self._torch
+        with torch.inference_mode():
+            if self._is_detr:
+                _, (boxes, logits, *_) = self.model(batch)
+                height, width = batch.shape[2:]
+                size = boxes.new_tensor([width, height, width, height])
+                corners, rows = corners_of(boxes.squeeze(0)) * size, logits.squeeze(0)
+            else:
+                with _whole_output(self._head) as seen, _whole_classes(self._head, self._is_end2end) as levels:
+                    self.model(batch)
+                rows = torch.cat([level.flatten(2) for level in levels], dim=2).transpose(1, 2)
+                boxes = seen[-1] if self._is_end2end else seen[-1].transpose(1, 2)
+                is_corners = self._is_end2end or bool(getattr(self._head, "xyxy", False))
+                corners = boxes[..., :4] if is_corners else corners_of(boxes[..., :4])
+        return zip(corners.float(), rows.float(), strict=True)
+
+    def _proposals(self, boxes: Any, logits: Any, placed: _Placed) -> Proposals:
+        if self._kept is not None and len(logits) > self._kept:
+            best = logits.amax(dim=1).topk(self._kept).indices.sort().values
+            boxes, logits = boxes[best], logits[best]
+        boxes = (boxes - boxes.new_tensor(placed.offset * 2)) / boxes.new_tensor(placed.scale * 2)
+        return Proposals(boxes, logits, height=placed.height, width=placed.width)
+
+
+def _shape(image: _Placed) -> tuple[int, ...]:
+    return image.pixels.shape
+
+
+def _head_of(network: Any) -> Any:
+    """The head with classes of its own; None where there is none, or where its boxes are turned."""
+    for _, module, names in modules_from(network, PACKAGE):
+        if "OBB" in names:
+            raise InputError("The boxes of an oriented YOLO are turned; only upright boxes can be stored and measured.")
+        if names & {"Detect", "RTDETRDecoder"} and not names & OPEN_VOCABULARY:
+            return module
+    return None
+
+
+def _choose_head(head: Any, end2end: bool) -> None:
+    if end2end and getattr(head, "one2one_cv2", None) is None:
+        raise InputError("Expected `end2end` to be False for a model that has only the head that needs suppression.")
+    if not end2end and getattr(head, "cv2", None) is None:
+        raise InputError(
+            "Expected `end2end` to be True, since fusing the model dropped the head that needs suppression."
+        )
+    head.end2end = end2end
+
+
+def _names_of(network: Any, num_classes: int) -> tuple[str, ...] | None:
+    names = getattr(network, "names", None)
+    if not names:
+        return None
+    named = names.values() if isinstance(names, dict) else names
+    return tuple(map(str, named)) if len(names) == num_classes else None
+
+
+def _image_size(network: Any, given: int | tuple[int, int] | None) -> int:
+    trained = getattr(network, "args", None)
+    size = given if given is not None else trained.get("imgsz", 640) if isinstance(trained, dict) else 640
+    size = size if isinstance(size, int) else max(size)
+    if size < 32:
+        raise InputError(f"Expected `size` to be at least 32, but got {size}.")
+    return -(-size // 32) * 32
+
+
+def _letterbox(pixels: Rgb, size: int, stride: int) -> _Placed:
+    """Scale an image into a square and pad it with grey, both sides alike, to the next multiple of the stride."""
+    height, width = pixels.shape[:2]
+    gain = min(size / height, size / width)
+    inner = max(round(width * gain), 1), max(round(height * gain), 1)
+    scaled = _resized(pixels, inner)
+    across, down = ((size - side) % stride / 2 for side in inner)
+    left, top = round(across - 0.1), round(down - 0.1)
+    padded = np.full((inner[1] + top + round(down + 0.1), inner[0] + left + round(across + 0.1), 3), _GREY, np.uint8)
+    padded[top : top + inner[1], left : left + inner[0]] = scaled
+    return _Placed(padded, (inner[0] / width, inner[1] / height), (left, top), height, width)
+
+
+def _stretch(pixels: Rgb, size: int) -> _Placed:
+    height, width = pixels.shape[:2]
+    return _Placed(_resized(pixels, (size, size)), (size / width, size / height), (0, 0), height, width)
+
+
+def _resized(pixels: Rgb, size: tuple[int, int]) -> Rgb:
+    import cv2  # Ultralytics needs it too; other ways of resizing give other pixels
+
+    if pixels.shape[1::-1] == size:
+        return pixels
+    resized: Any = cv2.resize(np.ascontiguousarray(pixels), size, interpolation=cv2.INTER_LINEAR)
+    return np.asarray(resized, np.uint8)
+
+
+@contextmanager
+def _whole_output(head: Any) -> Iterator[list[Any]]:
+    """What the head gives for all anchors; one that needs no suppression would keep the best only."""
+    seen: list[Any] = []
+    handle = head.register_forward_hook(lambda module, inputs, output: seen.append(_first_tensor(output)))
+    head.postprocess = lambda predictions, *settings: predictions
+    try:
+        yield seen
+    finally:
+        del head.postprocess
+        handle.remove()
+
+
+@contextmanager
+def _whole_classes(head: Any, end2end: bool) -> Iterator[list[Any]]:
+    """The class logits of each level, as they come out of the layers that a correction is folded into."""
+    levels: list[Any] = []
+    blocks = head.one2one_cv3 if end2end else head.cv3
+    handles = [
+        block[-1].register_forward_hook(lambda module, inputs, output: levels.append(output)) for block in blocks
+    ]
+    try:
+        yield levels
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_tensor(output: Any) -> Any:
+    while isinstance(output, tuple | list):
+        output = output[0]
+    return output

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import sigmoid, softmax
+from logn.base.arrays import logit, sigmoid, softmax
+from logn.base.boxes import corners_of
 from logn.errors import InputError
 from logn.models.onnx.candidates import ACTIVATIONS
 from logn.models.onnx.file import OnnxGraph, operators
@@ -78,7 +79,7 @@ class BoxLayout:
         if self.raw_objectness:
             return column.astype(np.float32)
         clipped = np.clip(column, np.finfo(np.float32).tiny, _ALMOST_ONE)
-        return np.asarray(np.log(clipped) - np.log1p(-clipped), np.float32)
+        return logit(clipped).astype(np.float32)
 
 
 def class_rows(logits: OnnxLogits, values: Mapping[str, Array], order: Sequence[int]) -> Array:
@@ -254,13 +255,13 @@ def decode_boxes(layout: BoxLayout, rows: Array, size: tuple[int, int], *, name:
     if layout.kind == "corners":
         return boxes
     if layout.kind == "centre":
-        return _corners(boxes)
+        return corners_of(boxes)
     if layout.kind == "unit":
-        return _corners(boxes) * scale
+        return corners_of(boxes) * scale
     places, strides = _grid(rows.shape[1], size, name)
     if layout.kind == "grid":
         centres = (boxes[..., :2] + places) * strides
-        return _corners(np.concatenate([centres, _exp(boxes[..., 2:]) * strides], axis=-1))
+        return corners_of(np.concatenate([centres, _exp(boxes[..., 2:]) * strides], axis=-1))
     bins = boxes.reshape(*boxes.shape[:2], 4, -1)
     powers = np.exp(bins - bins.max(axis=-1, keepdims=True))
     distances = powers @ np.arange(bins.shape[-1], dtype=np.float32) / powers.sum(axis=-1) * strides
@@ -271,11 +272,6 @@ def decode_boxes(layout: BoxLayout, rows: Array, size: tuple[int, int], *, name:
 def _exp(values: Array) -> Array:
     """The exponential; of what would be larger than any image, a number that is still finite."""
     return np.exp(np.minimum(values, np.float32(_LARGEST)))
-
-
-def _corners(boxes: Array) -> Array:
-    half = boxes[..., 2:] / 2
-    return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
 
 
 @functools.lru_cache(maxsize=8)

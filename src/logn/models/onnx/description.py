@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from logn.base.arrays import ACTIVATIONS
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile
@@ -129,21 +130,20 @@ def describe(file: OnnxFile, like: str | None = None) -> Description:
     return Description(preset, source, names)
 
 
-def settle(file: OnnxFile, like: str | None = None, **given: Any) -> tuple[Preprocessing, Description]:
+def settle(file: OnnxFile, description: Description, **given: Any) -> Preprocessing:
     """How images become inputs of a model: as `given`, else as the preset says, and of the size that the model has.
 
     Args:
         file: The model.
-        like: The name of a preset; without it what the file says of itself.
+        description: What the user or the file says of it.
         **given: Fields of `Preprocessing`; None stands for those that are not given.
     """
-    description = describe(file, like)
     image = image_input(file.inputs)
     base = Preprocessing() if description.preset is None else description.preset.preprocessing
     if _fixed_size(image, given.get("layout") or base.layout) is not None:
         base = replace(base, size=None)  # the preset's is for models that leave it open
     base = replace(base, **{name: value for name, value in given.items() if value is not None})
-    return completed(base, image), description
+    return completed(base, image)
 
 
 def at_size(specs: Sequence[InputSpec], image: InputSpec, size: tuple[int, int], layout: str) -> list[InputSpec]:
@@ -203,7 +203,7 @@ def _of_metadata(metadata: dict[str, str], path: Path) -> Preset:
     """What generic keys say."""
     preprocessing = parse_preprocessing(metadata["preprocessing"], f"`preprocessing` in the metadata of `{path}`")
     activation, background = metadata.get("activation"), metadata.get("background", "none")
-    if activation not in (None, "softmax", "sigmoid") or background not in _BACKGROUNDS:
+    if activation not in (None, *ACTIVATIONS) or background not in _BACKGROUNDS:
         raise InputError(
             f"The metadata of `{path}` say activation {activation!r} and background {background!r}; write softmax or "
             "sigmoid, and first, last or none."

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from logn.errors import InputError, MissingExtraError
 Arrays = dict[str, npt.NDArray[Any]]
 
 # Files that engines make from a model.
+if TYPE_CHECKING:
+    from logn.models.onnx.locate import Located
+
 _ENGINES = {
     ".engine": "an engine of TensorRT",
     ".mlmodel": "a model of Core ML",
@@ -62,7 +65,7 @@ class OnnxFile:
     model: Any
     data_files: tuple[str, ...] = ()
     external: frozenset[str] = frozenset()
-    located: Any = field(default=None, repr=False)
+    located: Located | None = field(default=None, repr=False)
 
     @functools.cached_property
     def graph(self) -> OnnxGraph:

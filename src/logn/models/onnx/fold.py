@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray
-from logn.base.files import check_new
+from logn.base.files import check_new, staging_folder
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
@@ -36,6 +34,7 @@ from logn.models.onnx.file import (
 from logn.models.onnx.layers import LAYERS, add_initializer, insert_after, map_layers
 from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.models.onnx.scaling import ScoreScaling
+from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof, largest_difference
 
 METADATA_KEY = "logn.folded"
 
@@ -43,10 +42,6 @@ METADATA_KEY = "logn.folded"
 VALUE, CHOICE, LAYER = "value", "choice", "layer"
 _LENGTHS = ("Shape", "Size")
 _LAYERS = LAYERS | {"ConvTranspose", "Einsum", "LSTM", "GRU", "RNN"}
-
-# How far a logit may be off, relative to the largest one (or to 1).
-TOLERANCE = 1e-4
-HALF_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ def fold_onnx(
         overwrite: Replace `output_path`, and its data file, where they exist.
 
     Example:
-        >>> import onnx.parser
+        >>> import tempfile, onnx.parser
         >>> folder = Path(tempfile.mkdtemp())
         >>> text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] x) => (float[N, 2] y)
         ... <float[2, 2] w = {1.0, 0.5, 0.0, 1.0}> { y = Gemm(x, w) }"""
@@ -304,8 +299,8 @@ def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
     import onnx
 
     data_name = _data_of(target).name
-    with tempfile.TemporaryDirectory(prefix=f".{target.stem}.", suffix=".partial", dir=target.parent) as folder:
-        written = Path(folder) / target.name
+    with staging_folder(target) as folder:
+        written = folder / target.name
         for tensor in folded.graph.initializer:
             if tensor.name in file.external:
                 onnx.external_data_helper.set_external_data(tensor, data_name)
@@ -387,47 +382,6 @@ class _Trial:
                 raise InputError(f"The {kind} would change from {old} to {new}; nothing was written.")
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What the comparison of two models gave.
-
-    Attributes:
-        largest_difference: Largest distance between the new logits and scale * old logits + shift.
-        largest_logit: Largest magnitude of the latter.
-        tolerance: What the difference may be at most.
-        rows: How many rows of logits were compared; rows with NaN before the fold are not.
-    """
-
-    largest_difference: float
-    largest_logit: float
-    tolerance: float
-    rows: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether the difference is within the tolerance."""
-        return self.largest_difference <= self.tolerance
-
-    def checked(self, name: str) -> Proof:
-        """This proof; one that does not hold is refused.
-
-        Example:
-            >>> Proof(0.5, 3.0, 3e-4, 10).checked("best.pt")
-            Traceback (most recent call last):
-            ...
-            logn.errors.InputError: The corrected `best.pt` does not give scale * logit + shift: it is off by 0.5 at
-            logits of up to 3; nothing was written.
-        """
-        if self.rows == 0:
-            raise InputError(f"`{name}` gave no logits on the trial images; pass others.")
-        if not self.holds:
-            raise InputError(
-                f"The corrected `{name}` does not give scale * logit + shift: it is off by "
-                f"{self.largest_difference:.3g} at logits of up to {self.largest_logit:.3g}; nothing was written."
-            )
-        return self
-
-
 def compare_logits(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
@@ -451,18 +405,10 @@ def compare_logits(
             raise InputError(f"`{tensor}` would change its shape from {old.shape} to {new.shape}.")
         expected, found = affine(old.astype(np.float64), axis=axis), new.astype(np.float64)
         known = ~np.isnan(expected)  # where the model itself gives no number, there is nothing to compare
-        difference = max(difference, _largest_difference(found[known], expected[known]))
+        difference = max(difference, largest_difference(found[known], expected[known]))
         largest = max(largest, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
         rows += int(known.all(axis=axis).sum())
-    tolerance = (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, largest)
-    return Proof(difference, largest, tolerance, rows)
-
-
-def _largest_difference(found: FloatArray, expected: FloatArray) -> float:
-    """Equal infinities differ by nothing; NaN for a number differs by infinity, though `max` would pass it over."""
-    with np.errstate(invalid="ignore"):
-        difference = np.where(found == expected, 0.0, np.abs(found - expected))
-    return float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    return Proof.of(difference, largest, rows, half=half)
 
 
 def reached_from(graph: OnnxGraph, tensors: Iterable[str]) -> dict[str, set[str]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import probability_kind
+from logn.base.arrays import ACTIVATIONS, probability_kind
 from logn.errors import InputError
 from logn.models.onnx.candidates import Candidate, choose, find_candidates, loose_outputs, named_candidates
 from logn.models.onnx.description import Description
@@ -182,17 +182,16 @@ class Wanted:
     parameters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.activation not in (None, "softmax", "sigmoid"):
+        if self.activation not in (None, *ACTIVATIONS):
             raise InputError(f"Expected `activation` to be 'softmax' or 'sigmoid', but got {self.activation!r}.")
 
 
 def wanted_of(
     description: Description,
-    num_columns: int | None = None,
     tensors: tuple[str, ...] = (),
     activation: str | None = None,
-    axis: int | None = None,
     *,
+    num_columns: int | None = None,
     has_background: bool = False,
 ) -> Wanted:
     """What the user says of the logits, and what is known of the model where the user says nothing."""
@@ -201,7 +200,7 @@ def wanted_of(
     if num_columns is None and not tensors and description.class_names is not None and not with_background:
         num_columns = len(description.class_names)
     start = None if preset is None else preset.start
-    return Wanted(num_columns, tensors, activation, axis, has_background, start)
+    return Wanted(num_columns, tensors, activation, None, has_background, start)
 
 
 class Located(NamedTuple):
@@ -227,7 +226,7 @@ def locate_onnx_logits(file: OnnxFile, wanted: Wanted, inputs: Arrays | None = N
         wanted: What is known about the logits.
         inputs: What to run the model on; by default random values.
     """
-    known: Located | None = file.located
+    known = file.located
     if known is not None and known.serves(wanted):
         return known.logits, known.inputs if inputs is None else inputs
     _refuse_unsuited(file.graph, file.path)
@@ -254,7 +253,7 @@ def trial_values(file: OnnxFile, logits: OnnxLogits, inputs: Arrays) -> Arrays |
     What the search has run already is not run again.
     """
     wanted = [*dict.fromkeys((*file.graph.outputs, *logits.tensors))]
-    known: Located | None = file.located
+    known = file.located
     if known is not None and known.inputs is inputs and known.values.keys() >= {*wanted}:
         return {name: known.values[name] for name in wanted}
     try:

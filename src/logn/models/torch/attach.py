@@ -255,6 +255,7 @@ def warn_on_save(module: nn.Module) -> Any:
     """Let every `state_dict()` of `module`, or of what it is part of, warn; returns the handle that ends it.
 
     Example:
+        >>> import warnings
         >>> layer = nn.Linear(2, 2)
         >>> handle = warn_on_save(layer)
         >>> with warnings.catch_warnings(record=True) as caught:

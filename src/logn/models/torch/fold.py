@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
+from logn.models.frameworks.transformers import keep_untied
 from logn.models.hooks import give_own_slots
 from logn.models.layer import LogitLayer, find_modules, output_width, unwrap, with_class_axis
 from logn.models.locate import layer_of
-from logn.models.onnx.fold import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.models.output_check import Pass, compare, is_comparable, together, watch
+from logn.models.proof import Proof
 from logn.models.torch.attach import maps_of_modules, mark_module, refuse_attached, unmark_module
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
@@ -304,44 +305,6 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
     return tied
 
 
-def keep_untied(model: nn.Module) -> None:
-    """Undo the weight tying that Hugging Face's models declare, for good; other models are left alone.
-
-    Their class and box layers are tied by a switch of the configuration, `tie_word_embeddings`. Saving leaves tied
-    tensors out and loading ties them again, so after a fold into one of them each gets a copy of its own.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        >>> model[1].weight = model[0].weight
-        >>> model.config = SimpleNamespace(tie_word_embeddings=True)
-        >>> model.all_tied_weights_keys = {"1.weight": "0.weight"}
-        >>> keep_untied(model)
-        >>> model[1].weight is model[0].weight, model.config.tie_word_embeddings
-        (False, False)
-    """
-    for module in unwrap(model).modules():
-        config: Any = getattr(module, "config", None)
-        if getattr(config, "tie_word_embeddings", False) is not True:
-            continue
-        config.tie_word_embeddings = False
-        for name in getattr(module, "all_tied_weights_keys", None) or {}:
-            _give_own_parameter(module, name)
-    # Of outer and inner models alike; they share one configuration.
-    tying: Any
-    for tying in unwrap(model).modules():
-        if getattr(tying, "all_tied_weights_keys", None):
-            tying.all_tied_weights_keys = {}
-
-
-def _give_own_parameter(model: nn.Module, path: str) -> None:
-    owner_path, _, name = path.rpartition(".")
-    owner: Any = model.get_submodule(owner_path)
-    parameter = owner._parameters.get(name)
-    if parameter is not None:
-        setattr(owner, name, nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad))
-
-
 def copied_layer(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
     """Copies of the modules of `layer`, to compare with once they have changed."""
     return [copy.deepcopy(module) for module in find_modules(model, layer)]
@@ -382,8 +345,7 @@ def prove_fold(
             hooks.callback(module.register_forward_hook(compare).remove)
         run()
     half = any(tensor.element_size() < 4 for module in modules for tensor in module.parameters())
-    tolerance = (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, seen.largest)
-    return Proof(seen.difference, seen.largest, tolerance, seen.rows)
+    return Proof.of(seen.difference, seen.largest, seen.rows, half=half)
 
 
 class _Seen:

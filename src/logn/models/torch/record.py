@@ -185,8 +185,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
         if len(activations) == 1:
             (activation,) = activations
             _note_activation(parts, str(activation))
-        # The object that the caller holds becomes the total.
-        vars(mine).update(vars(ClassMoments.merge_all(parts)) | {"nonfinite": mine.nonfinite})
+        mine.become(ClassMoments.merge_all(parts))
 
 
 def default_sample_rows(num_columns: int) -> int:

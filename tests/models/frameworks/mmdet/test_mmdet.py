@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from logn.errors import InputError
-from logn.models.frameworks.mmdetection_detector import MMDetectionDetector
+from logn.models.frameworks.mmdetection import MMDetectionDetector
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
 from logn.models.torch.attach import attach

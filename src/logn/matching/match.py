@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.boxes import box_iou
 from logn.errors import import_extra
 from logn.matching.truth import GroundTruth
 from logn.predictions.detections import Detections
-from logn.predictions.nms import box_iou
 
 Index = npt.NDArray[np.intp]
 Marks = npt.NDArray[np.bool_]
@@ -127,7 +127,7 @@ def match_detections(
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10]}]}
-        >>> from logn.matching.truth import load_ground_truth
+        >>> from logn.matching.labels import load_ground_truth
         >>> detections = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
         ...     np.array([[0, 0, 10, 8], [0, 0, 10, 10]], np.float32), np.arange(2, dtype=np.int32))
         >>> truth = load_ground_truth(toy, style="coco")

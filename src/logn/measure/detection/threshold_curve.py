@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from logn.base.arrays import sigmoid
-from logn.methods.sampled_scores import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, sigmoid
+from logn.matching.match import MatchedDetections
+from logn.matching.truth import GroundTruth
 from logn.thresholds.choose import Goal, choose
-from logn.thresholds.draws import Draws, ScoredDetections
-
-if TYPE_CHECKING:
-    from logn.matching.matching import MatchedDetections
-    from logn.matching.truth import GroundTruth
+from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections
 
 # Evenly spaced in logits, from 0.001 to 0.999: corrected scores may be small.
 _GRID = tuple(float(sigmoid(step / 20)) for step in range(-138, 139))
@@ -56,11 +50,10 @@ class ThresholdCurve:
     ) -> ThresholdCurve:
         """Count what was matched at the first overlap, which is one half; `use` is `at` by default."""
         scored = ScoredDetections.of(matched, truth)
-        once = Draws.once(scored)
+        once = DrawnDetections.once(scored)
         common, _ = choose(once, Goal("f1"))
         use = at if use is None else use
-        hits, alarms = zip(*(once.pooled.at(np.array([threshold])) for threshold in (*_GRID, at, use)), strict=True)
-        found, false_alarms = (tuple(int(count[0]) for count in counts) for counts in (hits, alarms))
+        found, false_alarms = (tuple(counts[:, 0].tolist()) for counts in once.curve((*_GRID, at, use)))
         return cls(
             at=at,
             thresholds=_GRID,
@@ -75,18 +68,14 @@ class ThresholdCurve:
             false_alarms_use=false_alarms[-1],
         )
 
-    def precision(self, position: int) -> float | None:
-        """At a position of the curve; None where nothing is kept."""
-        kept = self.found[position] + self.false_alarms[position]
-        return self.found[position] / kept if kept else None
-
-    def recall(self, position: int) -> float:
-        """At a position of the curve."""
-        return self.found[position] / max(self.objects, 1)
-
-    def f1(self, position: int) -> float:
-        """At a position of the curve."""
-        return 2 * self.found[position] / max(self.found[position] + self.false_alarms[position] + self.objects, 1)
+    def measures(self) -> dict[str, list[float | None]]:
+        """Precision, None where nothing is kept, recall and F1 at each threshold."""
+        counts = list(zip(self.found, self.false_alarms, strict=True))
+        return {
+            "Precision": [found / (found + alarms) if found + alarms else None for found, alarms in counts],
+            "Recall": [found / max(self.objects, 1) for found, _ in counts],
+            "F1": [2 * found / max(found + alarms + self.objects, 1) for found, alarms in counts],
+        }
 
 
 def describe_threshold(before: ThresholdCurve, after: ThresholdCurve) -> str:

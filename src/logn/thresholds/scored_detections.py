@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
-from logn.matching.matching import MatchedDetections
+from logn.base.arrays import FloatArray, logit, nan_mean, ratio, sigmoid
+from logn.matching.draws import Draws
+from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
-from logn.thresholds.solve import log_odds
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -26,14 +26,14 @@ LARGEST_LOGIT = 16.0
 NUMBERS_AT_ONCE = 20_000_000
 
 
-def logit(probability: npt.ArrayLike) -> FloatArray:
+def clipped_logit(probability: npt.ArrayLike) -> FloatArray:
     """The logarithm of the odds, clipped to 16 either way.
 
     Example:
-        >>> logit([0.5, 0.0, 1.0]).tolist()
+        >>> clipped_logit([0.5, 0.0, 1.0]).tolist()
         [0.0, -16.0, 16.0]
     """
-    return log_odds(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+    return logit(probability).clip(-LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +99,43 @@ class ScoredDetections:
         return list(zip(*groups, strict=True))
 
     @cached_property
+    def cuts(self) -> list[tuple[npt.NDArray[np.intp], FloatArray]]:
+        """Of each class how many detections the thresholds worth trying keep, and these thresholds."""
+        logits, floor = clipped_logit(self.scores), float(clipped_logit(self.floor))
+        cuts = [place_cuts(logits[rows], self.right[rows], floor) for rows, _ in self.by_class]
+        kept, middle = zip(*cuts, strict=True)
+        thresholds = np.split(sigmoid(np.concatenate(middle)), np.cumsum([len(each) for each in kept])[:-1])
+        return list(zip(kept, thresholds, strict=True))
+
+    @cached_property
     def pooled(self) -> ScoredDetections:
         """All classes as if they were one."""
         labels, objects = np.zeros_like(self.labels), np.zeros_like(self.object_labels)
         return replace(self, labels=labels, object_labels=objects, class_names=("all classes",))
+
+
+def place_cuts(logits: FloatArray, right: Bools, floor: float) -> tuple[npt.NDArray[np.intp], FloatArray]:
+    """Thresholds worth trying on the detections of one class, highest first: how many each keeps, and its logit.
+
+    They keep none, or all down to a right one, and lie midway between what they keep and what they drop.
+
+    Args:
+        logits: `(D,)` of the scores, descending.
+        right: `(D,)` whether each found an object.
+        floor: Lower logits were not looked at.
+
+    Example:
+        >>> kept, middle = place_cuts(clipped_logit([0.9, 0.6, 0.2]), np.array([True, False, True]), -16.0)
+        >>> kept.tolist(), sigmoid(middle).round(2).tolist()
+        ([0, 1, 3], [0.96, 0.79, 0.08])
+    """
+    ends = np.append(np.flatnonzero(-np.diff(logits) >= LEAST_GAP), len(logits) - 1)
+    runs = np.unique(np.searchsorted(ends, np.flatnonzero(right)))
+    kept = np.concatenate([[0], ends[runs] + 1])
+    logits = logits if len(logits) else np.array([LARGEST_LOGIT])
+    lowest = max(float(logits[-1]) - 2.0, min(floor, float(logits[-1])))
+    bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
+    return kept, np.minimum((bounds[kept] + bounds[kept + 1]) / 2, LARGEST_LOGIT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,50 +144,45 @@ class ClassSums:
 
     Args:
         scores: `(D,)` scores.
-        right: `(D,)` whether each found an object.
         hits: `(D + 1, B)` right detections among the first ones.
         alarms: `(D + 1, B)` false alarms among them.
         objects: `(B,)` objects to find.
-        floor: Lower scores were not looked at.
-
-    Example:
-        >>> hits, alarms = np.array([[0, 1, 1, 2]]).T, np.array([[0, 0, 1, 1]]).T
-        >>> car = ClassSums(np.array([0.9, 0.6, 0.2]), np.array([True, False, True]), hits, alarms, np.array([2]))
-        >>> car.levels.tolist(), car.thresholds.round(2).tolist()
-        ([0, 1, 3], [0.96, 0.79, 0.08])
     """
 
     scores: FloatArray
-    right: Bools
     hits: Array
     alarms: Array
     objects: Array
-    floor: float = 0.0
 
-    @cached_property
-    def levels(self) -> npt.NDArray[np.intp]:
-        """`(K,)` how many detections each threshold worth trying keeps: none, or all down to a right one."""
-        ends = np.append(np.flatnonzero(-np.diff(logit(self.scores)) >= LEAST_GAP), len(self.scores) - 1)
-        runs = np.unique(np.searchsorted(ends, np.flatnonzero(self.right)))
-        return np.concatenate([[0], ends[runs] + 1])
-
-    @cached_property
-    def thresholds(self) -> FloatArray:
-        """`(K,)` the threshold of each level, midway in logits between what it keeps and what it drops."""
-        logits = logit(self.scores) if len(self.scores) else np.array([LARGEST_LOGIT])
-        lowest = max(float(logits[-1]) - 2.0, min(float(logit(self.floor)), float(logits[-1])))
-        bounds = np.concatenate([logits[:1] + 2.0, logits, [lowest]])
-        return sigmoid(np.minimum((bounds[self.levels] + bounds[self.levels + 1]) / 2, LARGEST_LOGIT))
+    def kept(self, thresholds: FloatArray) -> npt.NDArray[np.intp]:
+        """How many detections each threshold keeps."""
+        return np.searchsorted(-self.scores, -thresholds, side="right")
 
     def at(self, thresholds: FloatArray) -> tuple[Array, Array]:
         """Hits and false alarms `(B,)` of each draw at its own threshold."""
-        kept = np.searchsorted(-self.scores, -thresholds, side="right")
-        draws = np.arange(self.hits.shape[1])
+        kept, draws = self.kept(thresholds), np.arange(self.hits.shape[1])
         return self.hits[kept, draws], self.alarms[kept, draws]
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class TriedThresholds:
+    """What the thresholds worth trying find of one class, over several draws of images.
+
+    Args:
+        thresholds: `(K,)` descending.
+        hits: `(K, B)` right detections that each keeps.
+        alarms: `(K, B)` false alarms.
+        objects: `(B,)` objects to find.
+    """
+
+    thresholds: FloatArray
+    hits: Array
+    alarms: Array
+    objects: Array
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnDetections:
     """Detections over several draws of images.
 
     Args:
@@ -166,19 +194,17 @@ class Draws:
     weights: Array
 
     @classmethod
-    def once(cls, detections: ScoredDetections) -> Draws:
+    def once(cls, detections: ScoredDetections) -> DrawnDetections:
         """One draw that has every image once."""
         return cls(detections, np.ones((detections.num_images, 1), np.int32))
 
     @classmethod
-    def bootstrap(cls, detections: ScoredDetections, number: int, seed: int) -> Iterator[Draws]:
-        """Draws of images with replacement, as many at a time as fit into memory."""
+    def bootstrap(cls, detections: ScoredDetections, number: int, seed: int) -> Iterator[DrawnDetections]:
+        """Draws of images with repetition, as many at a time as fit into memory."""
         images = detections.num_images
-        rng = np.random.default_rng(seed)
-        weights = rng.multinomial(images, np.full(images, 1 / images), size=number).T.astype(np.int32)
         at_once = max(1, NUMBERS_AT_ONCE // (4 * len(detections.labels) + images + 1))
-        for first in range(0, number, at_once):
-            yield cls(detections, np.ascontiguousarray(weights[:, first : first + at_once]))
+        for counts in Draws(images, number, seed, multinomial=True).blocks(at_once):
+            yield cls(detections, np.ascontiguousarray(counts.T))
 
     @cached_property
     def classes(self) -> list[ClassSums]:
@@ -186,9 +212,22 @@ class Draws:
         return [self._summed(*positions) for positions in self.detections.by_class]
 
     @cached_property
-    def pooled(self) -> ClassSums:
+    def pooled(self) -> DrawnDetections:
         """All classes as if they were one."""
-        return Draws(self.detections.pooled, self.weights).classes[0]
+        return DrawnDetections(self.detections.pooled, self.weights)
+
+    def tried(self) -> list[TriedThresholds]:
+        """What the thresholds worth trying find of each class."""
+        return [
+            TriedThresholds(thresholds, sums.hits[kept], sums.alarms[kept], sums.objects)
+            for sums, (kept, thresholds) in zip(self.classes, self.detections.cuts, strict=True)
+        ]
+
+    def curve(self, thresholds: npt.ArrayLike) -> tuple[Array, Array]:
+        """Hits and false alarms `(K, B)` of all classes together at each of `(K,)` thresholds."""
+        (sums,) = self.pooled.classes
+        kept = sums.kept(np.asarray(thresholds, np.float64))
+        return sums.hits[kept], sums.alarms[kept]
 
     def _summed(self, rows: Array, objects: Array) -> ClassSums:
         detections = self.detections
@@ -197,7 +236,7 @@ class Draws:
         np.cumsum(drawn * right[:, None], axis=0, out=hits[1:])
         np.cumsum(drawn * wrong[:, None], axis=0, out=alarms[1:])
         number = self.weights[detections.object_images[objects]].sum(axis=0, dtype=np.int64)
-        return ClassSums(detections.scores[rows], right, hits, alarms, number, detections.floor)
+        return ClassSums(detections.scores[rows], hits, alarms, number)
 
     @property
     def size(self) -> int:
@@ -216,7 +255,7 @@ class Draws:
         return np.array(counts).reshape(len(counts), 3, self.size).swapaxes(0, 1)
 
 
-def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
+def measure(draws: DrawnDetections, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
     """Overall and class-mean precision, recall and F1, and false alarms per image, `(B,)` each.
 
     Without anything kept there is no precision, without objects no recall: NaN, which class means leave out.
@@ -225,8 +264,7 @@ def measure(draws: Draws, thresholds: npt.ArrayLike) -> dict[str, FloatArray]:
     hits, alarms, objects = counts.sum(axis=1)
     metrics = shares(hits, alarms, objects) | {"false alarms per image": ratio(alarms, draws.images)}
     for name, values in shares(*counts).items():
-        counted = (counts[2] > 0) & ~np.isnan(values)
-        metrics[f"class-mean {name}"] = ratio(np.where(counted, values, 0.0).sum(axis=0), counted.sum(axis=0))
+        metrics[f"class-mean {name}"] = nan_mean(np.where(counts[2] > 0, values, np.nan), axis=0)
     return metrics
 
 
@@ -234,9 +272,3 @@ def shares(hits: Array, alarms: Array, objects: Array) -> dict[str, FloatArray]:
     """Precision, recall and F1; NaN where nothing was kept, or nothing is to be found."""
     kept = hits + alarms
     return {"precision": ratio(hits, kept), "recall": ratio(hits, objects), "F1": ratio(2 * hits, kept + objects)}
-
-
-def ratio(part: Array, whole: Array) -> FloatArray:
-    """`part / whole`, NaN where `whole` is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, np.nan)

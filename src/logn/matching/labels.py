@@ -1,0 +1,318 @@
+"""Labels and COCO results: read, checked against the predictions, and put in their order of images and classes.
+
+Classes are put in the order of the model: its statistics, maps and scores stay as they are, only labels are renumbered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.files import require_file
+from logn.base.strict_json import parse_json
+from logn.data.annotations import FEDERATED_FIELDS, Annotations, label_protocol, read_annotations
+from logn.data.class_names import ClassMatch, listed, match_classes
+from logn.errors import InputError
+from logn.matching.truth import GROUPS, GroundTruth
+from logn.predictions.detections import Detections
+from logn.predictions.store import PredictionStore
+
+
+def truth_of_predictions(
+    source: str | os.PathLike[str] | Mapping[str, Any], store: PredictionStore | None = None, **options: Any
+) -> GroundTruth:
+    """Ground truth to measure predictions by; truth without objects and a store without images are refused.
+
+    Args:
+        source: The labels.
+        store: The predictions, whose images and classes the labels must have; None for a results file.
+        options: Further arguments of `load_ground_truth`.
+    """
+    if store is not None:
+        if not len(store):
+            raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
+        names = ("category_ids", "class_names", "num_classes")
+        options |= {"image_ids": store.image_ids.tolist(), **{name: getattr(store.header, name) for name in names}}
+    return refuse_without_objects(load_ground_truth(source, **options))
+
+
+def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
+    """Give `truth` back; raise InputError where it has no objects, so that every AP would be undefined.
+
+    Example:
+        >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": []}
+        >>> refuse_without_objects(load_ground_truth(toy, style="coco"))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: `annotations` has no objects in the evaluated images, so AP is undefined. Use the labels of the split that was predicted.
+    """  # noqa: E501 - an error message is one line
+    if not np.any(~truth.crowd):
+        raise InputError(
+            f"`{truth.source}` has no objects in the evaluated images, so AP is undefined. Use the labels of the split "
+            "that was predicted."
+        )
+    return truth
+
+
+def load_ground_truth(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    style: str = "auto",
+    image_ids: Sequence[int] | None = None,
+    category_ids: Sequence[int] | None = None,
+    class_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    only_predicted: bool = False,
+    masks: bool = False,
+    allow_missing_classes: bool = False,
+) -> GroundTruth:
+    """Read annotations and check that they fit the predictions.
+
+    Classes are matched by name where the predictions have names: they may stand in another order, and the labels may
+    have only some of them; the others are left out. Without names the ids or the number of classes must be the same.
+
+    Args:
+        source: LVIS, COCO, YOLO or VOC annotations, as `read_annotations` takes them.
+        style: "lvis" needs the federated fields; "coco" takes every class as annotated in every image; "auto" takes
+            "lvis" where there are federated fields.
+        image_ids: Images of the predictions, in their order; None takes the images of the annotations.
+        category_ids: Category ids of the predictions; None when they are not known.
+        class_names: Class names of the predictions; None when they are not known.
+        num_classes: Foreground classes of the predictions; None when not known.
+        only_predicted: Evaluate only the predicted images when the annotations have more.
+        masks: Keep the segmentations.
+        allow_missing_classes: Leave out objects of classes that the predictions do not have, instead of refusing them.
+
+    Example:
+        >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}], "annotations": []}
+        >>> load_ground_truth(toy).class_names
+        ('cup',)
+        >>> load_ground_truth(toy, style="lvis")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Image 1 of `annotations` has no `neg_category_ids`, which the LVIS protocol needs. If every class is annotated in every image, evaluate as COCO (style="coco").
+    """  # noqa: E501 - an error message is one line
+    if style not in ("auto", "lvis", "coco"):
+        raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
+    labelled = read_annotations(source, integers={"annotations": ("id",)}, entries=True, outlines=masks)
+    labelled.require("images", "categories")
+    name = labelled.source
+    style = label_protocol(labelled) if style == "auto" else style
+    _check_federated(name, labelled.images, style)
+    categories = sorted(labelled.categories, key=lambda category: category["id"])
+    numbers = [category["id"] for category in categories]
+    names = tuple(str(category.get("name", category["id"])) for category in categories)
+    match = None if class_names is None else match_classes(class_names, names)
+    class_of, entry_of = np.arange(len(names)), np.arange(len(names))
+    in_model = np.ones(len(labelled), bool)
+    if match is None:
+        _check_categories(name, numbers, category_ids, num_classes)
+    elif not match.identical:
+        class_of, entry_of, names = match.model_of_label, match.label_of_model, match.model_names
+        in_model = _in_model(labelled, match, numbers, allow_missing=allow_missing_classes)
+    images = _matching_images(name, labelled.images, image_ids, only_predicted=only_predicted)
+    ids = [image["id"] for image in images]
+    kept = np.isin(labelled.image_ids, np.array(ids, np.int64)) & in_model
+    kept_entries = list(compress(labelled.entries, kept))
+    image_index = labelled.positions("image", ids, of=kept)
+    labels = class_of[labelled.positions("category", numbers, of=kept)]
+    # Classes of the model that the labels do not have were looked for in no image.
+    verified = None if (entry_of >= 0).all() else np.broadcast_to(entry_of >= 0, (len(images), len(names)))
+    not_exhaustive = None
+    if style == "lvis":
+        label = dict(zip(numbers, class_of.tolist(), strict=True))
+        verified, not_exhaustive = (_marks(images, field, label, len(names)) for field in FEDERATED_FIELDS)
+        verified[image_index, labels] = True
+    return GroundTruth(
+        source=name,
+        style=style,
+        image_ids=np.array(ids, np.int64),
+        category_ids=np.array(numbers if match is None or match.identical else _new_ids(match, category_ids), np.int64),
+        class_names=names,
+        frequency=_frequency([categories[entry].get("frequency") if entry >= 0 else "" for entry in entry_of.tolist()]),
+        image_index=image_index,
+        labels=labels,
+        boxes=labelled.boxes[kept],
+        areas=_areas(name, kept_entries, labelled.boxes[kept]),
+        crowd=labelled.crowd[kept] & (style == "coco"),
+        verified=verified,
+        not_exhaustive=not_exhaustive,
+        dataset={"images": images, "categories": categories, "annotations": kept_entries},
+        note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(labelled.images, images)))),
+    )
+
+
+def _areas(
+    source: str, entries: Sequence[Mapping[str, Any]], boxes: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """What the annotations say, or the area of the box."""
+    areas: npt.NDArray[np.float64] = boxes[:, 2:].prod(axis=1)
+    for row, entry in enumerate(entries):
+        area = entry.get("area")
+        if area is not None and not isinstance(area, int | float):
+            raise InputError(f"`area` of annotation {entry['id']} of `{source}` is not a number: {area!r}.")
+        areas[row] = areas[row] if area is None else area
+    return areas
+
+
+def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str) -> None:
+    for field in FEDERATED_FIELDS if style == "lvis" else ():
+        lacking = next((image["id"] for image in images if not isinstance(image.get(field), list)), None)
+        if lacking is not None:
+            raise InputError(
+                f"Image {lacking} of `{name}` has no `{field}`, which the LVIS protocol needs. If every class is "
+                'annotated in every image, evaluate as COCO (style="coco").'
+            )
+
+
+def _frequency(letters: Sequence[str | None]) -> npt.NDArray[np.str_] | None:
+    """The groups that the labels name; a class that they do not have is in none."""
+    return np.array(letters) if any(letters) and all(letter in ("", *GROUPS) for letter in letters) else None
+
+
+def _check_categories(
+    name: str, annotated: Sequence[int], category_ids: Sequence[int] | None, num_classes: int | None
+) -> None:
+    remedy = "Predict again with `class_names` (`--class-names`), and classes are matched by name."
+    if category_ids is not None and list(category_ids) != annotated:
+        raise InputError(
+            f"The categories of `{name}` are not those of the predictions: "
+            f"{_difference(category_ids, annotated, 'category')}. {remedy}"
+        )
+    if num_classes is not None and num_classes != len(annotated):
+        raise InputError(f"`{name}` has {len(annotated)} classes, but the predictions have {num_classes}. {remedy}")
+
+
+def _matching_images(
+    name: str, images: Sequence[Mapping[str, Any]], image_ids: Sequence[int] | None, *, only_predicted: bool
+) -> list[Mapping[str, Any]]:
+    by_id = {image["id"]: image for image in images}
+    if image_ids is None:
+        return list(images)
+    predicted = [int(image) for image in image_ids]
+    if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
+        return [by_id[image] for image in predicted]
+    some = set(predicted) < by_id.keys()
+    remedy = "Pass only_predicted=True to leave the others out" if some else "Use the labels of the predicted split"
+    raise InputError(
+        f"The images of `{name}` are not those of the predictions: {_difference(predicted, list(by_id), 'image')}. "
+        f"{remedy}."
+    )
+
+
+def _left_out(annotated: Sequence[Any], images: Sequence[Any]) -> str:
+    count = len(annotated) - len(images)
+    return f"{count:,} of {len(annotated):,} annotated images have no predictions and are left out." if count else ""
+
+
+def _difference(predicted: Sequence[int], annotated: Sequence[int], noun: str) -> str:
+    """Name what one list has and the other lacks, with one example."""
+    missing, extra = sorted(set(predicted) - set(annotated)), sorted(set(annotated) - set(predicted))
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} predicted but not annotated (such as {noun} {missing[0]})")
+    if extra:
+        parts.append(f"{len(extra)} annotated but not predicted (such as {noun} {extra[0]})")
+    return ", ".join(parts) or "they stand in another order"
+
+
+def _marks(
+    images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int], num_classes: int
+) -> npt.NDArray[np.bool_]:
+    """`(I, F)` the classes that a field of each image lists, as far as the model has them."""
+    marks = np.zeros((len(images), num_classes), bool)
+    for index, image in enumerate(images):
+        marks[index, [label[category] for category in image[field] if label.get(category, -1) >= 0]] = True
+    return marks
+
+
+def _in_model(
+    labelled: Annotations, match: ClassMatch, numbers: Sequence[int], *, allow_missing: bool
+) -> npt.NDArray[np.bool_]:
+    """`(N,)` the objects whose class the model has; unless they are to be left out, others are refused."""
+    labels = labelled.positions("category", numbers)
+    in_model: npt.NDArray[np.bool_] = match.model_of_label[labels] >= 0
+    if not allow_missing and not in_model.all():
+        names = [match.label_names[label] for label in np.unique(labels[~in_model])]
+        raise InputError(
+            f"`{labelled.source}` has {int((~in_model).sum())} objects of classes that the model does not have: "
+            f"{listed(names)}. Pass allow_missing_classes=True to leave them out."
+        )
+    return in_model
+
+
+def _new_ids(match: ClassMatch, model_ids: Sequence[int] | None) -> Sequence[int]:
+    """Ids of the model's classes: those that the predictions were stored with, where they ascend, else from 1 on."""
+    if model_ids is not None and (np.diff(model_ids) > 0).all():
+        return model_ids
+    return range(1, len(match.model_names) + 1)
+
+
+def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections:
+    """Read a COCO results file: a list of `image_id, category_id, bbox, score`.
+
+    An `image_id` may be the name of the image without its suffix, as Ultralytics writes it. Column `proposal` is the
+    position in the file.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> toy = {"images": [{"id": 4}], "categories": [{"id": 7}], "annotations": []}
+        >>> file = Path(tempfile.mkdtemp()) / "results.json"
+        >>> _ = file.write_text('[{"image_id": 4, "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.5}]')
+        >>> read_results(file, load_ground_truth(toy, style="coco")).boxes.tolist()
+        [[1.0, 2.0, 4.0, 6.0]]
+    """
+    require_file(path)
+    try:
+        entries = parse_json(Path(path).read_bytes())
+        fields = {"image_id", "category_id", "bbox", "score"}
+        lacking = next((row for row, entry in enumerate(entries) if not fields <= entry.keys()), None)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"`{path}` is not a JSON list of COCO results: {error}.") from error
+    if lacking is not None:
+        raise InputError(f"Result {lacking} of `{path}` lacks one of {', '.join(sorted(fields))}.")
+    names = [(Path(str(image.get("file_name", ""))).stem, image["id"]) for image in truth.dataset["images"]]
+    # Names that two images share identify neither.
+    ids: dict[Any, int] = dict(names) if len(dict(names)) == len(names) else {}
+    image_ids = [ids.get(entry["image_id"], entry["image_id"]) for entry in entries]
+    images = _positions(path, "image_id", image_ids, truth.image_ids)
+    labels = _positions(path, "category_id", [entry["category_id"] for entry in entries], truth.category_ids)
+    scores, boxes = _numbers(path, entries, "score", ()), _numbers(path, entries, "bbox", (4,))
+    boxes[:, 2:] += boxes[:, :2]
+    order = np.lexsort((-scores, images))
+    # Full precision, unlike what the decoder gives: the file says exactly this.
+    columns: dict[str, Any] = {"scores": scores[order], "boxes": boxes[order]}
+    numbers = [column[order].astype(np.int32) for column in (images, labels, np.arange(len(order)))]
+    return Detections(image_index=numbers[0], labels=numbers[1], proposal=numbers[2], **columns)
+
+
+def _positions(
+    path: str | os.PathLike[str], field: str, values: Sequence[Any], annotated: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    position = {value: index for index, value in enumerate(annotated.tolist())}
+    for value in values:
+        if not isinstance(value, int | float) or value not in position:
+            raise InputError(f"`{path}` has a result with `{field}` {value!r}, which the annotations do not have.")
+    return np.array([position[value] for value in values], np.int64)
+
+
+def _numbers(
+    path: str | os.PathLike[str], entries: Sequence[Mapping[str, Any]], field: str, shape: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """What all entries have in a field: a finite number, or `shape` of them."""
+    rows = np.full((len(entries), *shape), np.nan)
+    for row, entry in enumerate(entries):
+        with contextlib.suppress(TypeError, ValueError):
+            rows[row] = np.array(entry[field], np.float64).reshape(shape)
+        if not np.isfinite(rows[row]).all():
+            what = "four finite numbers" if shape else "a finite number"
+            raise InputError(f"`{field}` of result {row} of `{path}` must be {what}, but it is {entry[field]!r}.")
+    return rows

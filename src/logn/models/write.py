@@ -1,0 +1,98 @@
+"""Write a corrected model with its statistics and maps beside it: all files, or none."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.base.files import check_new, staging_folder
+from logn.errors import InputError
+from logn.methods.affine import ClassAffine
+from logn.models.images import ImageFiles
+from logn.models.opened import OpenedModel, beside
+from logn.statistics.moments import ClassMoments
+
+if TYPE_CHECKING:
+    from logn.models.proof import Proof
+
+
+def check_target(model: object, target: Path, *, overwrite: bool) -> None:
+    """Refuse an output that is the model, that exists, or whose folder cannot be written to."""
+    source = Path(model) if isinstance(model, str | os.PathLike) else None
+    if source is not None and source.exists() and target.exists() and target.samefile(source):
+        raise InputError(f"`output` is the model itself, `{target}`; choose another name.")
+    more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
+    if target.suffix.lower() == ".onnx":
+        more.append(target.with_name(f"{target.name}.data"))  # weights in external data
+    check_new(target, *more, overwrite=overwrite)
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
+
+
+def check_suffix(source: OpenedModel, target: Path) -> None:
+    """Refuse an output that is not of the model's kind of file."""
+    if source.suffix and target.suffix.lower() != source.suffix:
+        raise InputError(
+            f"`output` is `{target}`, but what is made of `{source.name}` ends in {source.suffix}; rename it."
+        )
+    if not source.suffix and target.suffix.lower() in (".onnx", ".pt", ".pth", ".safetensors"):
+        raise InputError(
+            f"`output` is `{target}`, but what is made of the folder `{source.name}` is a folder; rename it."
+        )
+
+
+def write_model(
+    source: OpenedModel,
+    maps: Sequence[ClassAffine],
+    target: Path | None,
+    images: ImageFiles | None = None,
+    *,
+    sides: Mapping[str, Sequence[ClassMoments | ClassAffine]],
+    class_factors: npt.NDArray[np.float64] | None = None,
+) -> tuple[Proof, tuple[Path, ...]]:
+    """Write a corrected model and what belongs to it; the files get their names once it is proven.
+
+    Args:
+        source: The model.
+        maps: Its maps, one per stage.
+        target: Where to write; None proves it only.
+        images: What to prove it on; by default noise.
+        sides: What to write beside it (into it, if it is a folder): "statistics" and "affine", one per stage.
+        class_factors: Factors of the class scores at the output, for thresholds beside an objectness.
+    """
+    name, in_folder = (target or Path(f"corrected{source.suffix}")).name, not source.suffix
+    with _temporary_folder(target) as folder:
+        proof = source.write(maps, folder / name, images, class_factors)
+        for what, parts in sides.items():
+            for stage, part in enumerate(parts):
+                part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
+        return proof, () if target is None else _move(folder, target)
+
+
+@contextmanager
+def _temporary_folder(target: Path | None) -> Iterator[Path]:
+    """A temporary folder: beside the target, so that its files can be renamed."""
+    if target is None:
+        with tempfile.TemporaryDirectory(prefix="logn-correct-") as folder:
+            yield Path(folder)
+        return
+    with staging_folder(target) as beside_target:
+        yield beside_target
+
+
+def _move(folder: Path, target: Path) -> tuple[Path, ...]:
+    """Give every file its name, the model last: what bears its name is whole."""
+    parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
+    for part in parts:
+        os.replace(part, target.with_name(part.name))
+    return tuple(target.with_name(part.name) for part in parts)
