@@ -9,9 +9,9 @@ import numpy as np
 
 from logn.base.arrays import softmax
 from logn.base.files import read_safetensors
-from logn.models.torch.record import SAMPLE_ROWS
 from logn.statistics.from_files import collect_shards
 from logn.statistics.moments import ClassMoments
+from logn.statistics.row_sample import SAMPLE_ROWS
 
 
 def _assert_bit_equal(one, two):

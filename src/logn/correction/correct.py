@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,30 +14,22 @@ import numpy as np
 
 from logn.base.arrays import DEFAULT_AT, foreground_columns
 from logn.errors import InputError, LogNWarning
-from logn.matching.labels import truth_of_predictions
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_share
-from logn.methods.provenance import foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.methods.sampled_scores import class_scores, sampled_threshold
-from logn.models.frameworks.shared import Traits
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
-from logn.models.opened import Advance, OpenedModel, ignore
+from logn.models.opened import Advance, Traits, ignore
 from logn.models.write import check_suffix, check_target, write_model
-from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
 from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
-from logn.thresholds.choose import Goal, operating_points, read_detections
-from logn.thresholds.fold import points_for
-from logn.thresholds.points import FoldedPoints, OperatingPoints
-from logn.thresholds.scored_detections import DrawnDetections
 
 if TYPE_CHECKING:
     from logn.models.proof import Proof
+    from logn.thresholds.points import FoldedPoints
 
 # Images that the proof runs on.
 PROOF_IMAGES = 4
@@ -219,7 +209,7 @@ def correct(
         What was found and done. If there is nothing to correct, its `method` is None and nothing was written.
 
     Example:
-        >>> import onnx.parser, numpy as np
+        >>> import tempfile, onnx.parser, numpy as np
         >>> from PIL import Image
         >>> folder = Path(tempfile.mkdtemp())
         >>> text = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 1, 1] x) => (float[N, 3] y)
@@ -235,7 +225,10 @@ def correct(
     checked_share("at", at)
     if isinstance(method, str):
         parse(method)
-    _check_goal(thresholds, labels)
+    if thresholds is not None:
+        from logn.correction.thresholds import check_goal, with_thresholds
+
+        check_goal(thresholds, labels)
     items = choose_images(images, max_images)
     if target is not None:
         check_target(model, target, overwrite=overwrite)
@@ -266,7 +259,7 @@ def correct(
     applied = method if isinstance(method, str) else method.method or "the given map"
     points: FoldedPoints | None = None
     if thresholds is not None:
-        points = _with_thresholds(source, moments, maps[0], thresholds, at, labels, label_images)
+        points = with_thresholds(source, moments, maps[0], thresholds, at, labels, label_images)
         maps = (points.affine,)
         applied = points.affine.method or "thresholds"
     proof, written = write_model(
@@ -287,67 +280,6 @@ def correct(
         files=written,
         thresholds=points,
     )
-
-
-def _check_goal(thresholds: Any, labels: Any) -> None:
-    """Refuse a goal that is none, or that has no labels to be chosen on, before the pass over the images."""
-    if is_goal(thresholds):
-        if labels is None:
-            raise InputError("Thresholds are chosen on labelled images: pass `labels` (`--data`).")
-        Goal.parse(thresholds)
-
-
-def is_goal(thresholds: Any) -> bool:
-    """Whether `thresholds` say what to choose them for, rather than which they are.
-
-    Example:
-        >>> is_goal("precision=0.9"), is_goal({"car": 0.5})
-        (True, False)
-    """
-    return isinstance(thresholds, str) and re.match(r"(f1|precision|recall|fppi)\b", thresholds) is not None
-
-
-def _with_thresholds(
-    source: OpenedModel,
-    moments: Sequence[ClassMoments],
-    fitted: ClassAffine,
-    thresholds: Any,
-    at: float,
-    labels: Any,
-    label_images: str | os.PathLike[str] | None,
-) -> FoldedPoints:
-    """The correction with a threshold per class behind it: chosen on labelled images, or given."""
-    if len(moments) > 1:
-        raise InputError(f"The model has {len(moments)} sets of class logits; thresholds fit a model with one.")
-    correction = None if fitted.method == NONE else fitted
-    at_output = source.scales_scores and moments[0].sample_objectness is not None
-    if not is_goal(thresholds):
-        points = _given_points(source, thresholds, correction, moments[0], at)
-        return points.fold(at, at_output=at_output)
-    with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
-        predict(source.detector, labels, folder, images=label_images)
-        store = PredictionStore(folder)
-        truth = truth_of_predictions(labels, store, allow_missing_classes=True)
-        points = operating_points(store, truth, thresholds, correction, at=at)
-        plain, _ = read_detections(store, truth)
-        return replace(
-            points.fold(at, store, at_output=at_output), uncorrected=DrawnDetections.once(plain).at(at)[:2, :, 0]
-        )
-
-
-def _given_points(
-    source: OpenedModel, thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float
-) -> OperatingPoints:
-    """Thresholds that exist; those of a file that has its own correction keep it."""
-    metadata = moments.metadata
-    points = points_for(thresholds, at, foreground_names(metadata), source.name)
-    if points.goal == "given":
-        columns = np.arange(moments.num_columns)[foreground_columns(moments.num_columns, metadata.background)]
-        facts = {"columns": columns.tolist(), "num_columns": moments.num_columns}
-        points = replace(points, correction=correction, source=metadata, settings=facts)
-    if source.scales_scores:
-        return points
-    return replace(points, settings={**points.settings, "objectness": source.head.has_objectness})
 
 
 def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:

@@ -1,21 +1,15 @@
 """The methods that LogN is compared with, and all methods by name.
 
 Example:
+    >>> from logn.methods import METHODS, fit
     >>> fit("norcal:gamma=1", counts=[100, 10, 1]).shift.round(6)
     array([-4.60517 , -2.302585, -0.      ])
     >>> list(METHODS)
     ['none', 'recommended', 'logn', 'p2p', 'loga', 'norcal', 'fracal', 'iif', 'tau-norm', 'temperature']
 """
 
-from logn.methods.catalog import METHODS as METHODS
-from logn.methods.catalog import fit as fit
-from logn.methods.catalog import parse as parse
-from logn.methods.fracal import FracalSigmoid as FracalSigmoid
-from logn.methods.fracal import fracal as fracal
-from logn.methods.prior import PriorEstimate as PriorEstimate
-from logn.methods.prior import estimate_prior as estimate_prior
-from logn.methods.rivals import inverse_image_frequency as inverse_image_frequency
-from logn.methods.rivals import logit_adjustment as logit_adjustment
-from logn.methods.rivals import norcal as norcal
-from logn.methods.rivals import tau_norm as tau_norm
-from logn.methods.rivals import temperature as temperature
+from __future__ import annotations
+
+from logn.base.lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -5,39 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from logn.errors import InputError, MissingExtraError
-from logn.models.frameworks import transformers, ultralytics
-from logn.models.frameworks.known import NAMES, framework_of
-from logn.models.frameworks.shared import LoadedFile, Traits
-from logn.models.hints import Hints, choose_device
-from logn.models.images import Images
-from logn.models.layer import LogitLayer, count_columns
-from logn.models.locate import locate_logits
-from logn.models.opened import (
-    OpenedModel,
-    ProposalModel,
-    TorchModel,
-    load_state,
-    network_of,
-    prepared,
-    save_state,
-    torch_model,
-)
-from logn.models.preprocessing import Preprocessing, preset_named
+from logn.errors import InputError
+from logn.models.hints import Hints
+from logn.models.opened import OpenedModel
 from logn.models.proposals import ProposingDetector
-
-if TYPE_CHECKING:
-    from torch import nn
 
 KNOWN = (
     "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics, or a "
@@ -45,11 +22,6 @@ KNOWN = (
 )
 FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*")
 _WEIGHTS = "a file of weights without a model: name its folder, or a function that returns the model with them"
-# Frameworks with files of their own.
-_READERS: dict[str, Callable[[Path, Hints], LoadedFile]] = {
-    "ultralytics": ultralytics.open_file,
-    "transformers": transformers.open_file,
-}
 
 
 def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
@@ -70,15 +42,12 @@ def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
 
         return OnnxModel(read_onnx(name), hints)
     hints.refuse(f"`{name}`, which is not an ONNX file", "background", "tensor")
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", extra="torchvision") from error
-    if kind in _READERS:
-        hints.refuse(f"`{name}`, which is not a function", "layer")
-        return _open_file(Path(name), _READERS[kind], hints)
+    from logn.models.torch.model import open_file, open_object
+
+    if kind not in ("function", "object"):
+        return open_file(Path(name), kind, hints)
     made = call_function(name) if kind == "function" else model
-    return open_model(made, hints) if isinstance(made, str | os.PathLike) else _open_object(made, name, hints)
+    return open_model(made, hints) if isinstance(made, str | os.PathLike) else open_object(made, name, hints)
 
 
 def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDetector:
@@ -110,11 +79,19 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
         return model  # type: ignore[no-any-return]
     if isinstance(model, str | os.PathLike):  # what the function returns
         return detector(model, trust=trust, **options)
-    framework = framework_of(model)
-    if framework is None:
-        raise InputError(f"Expected `model` to be a detector of {NAMES}, or {KNOWN}, but got {type(model).__name__}.")
-    made: ProposingDetector = framework.detector(model, **options)
-    return made
+    from logn.models.torch.model import framework_detector
+
+    return framework_detector(model, KNOWN, **options)
+
+
+def is_hugging_face_folder(path: Path) -> bool:
+    """Whether `path` is a folder with the configuration of a model, as `save_pretrained` writes it.
+
+    Example:
+        >>> is_hugging_face_folder(Path("no such folder"))
+        False
+    """
+    return (path / "config.json").is_file()
 
 
 def kind_of(name: str) -> str:
@@ -130,7 +107,7 @@ def kind_of(name: str) -> str:
         if suffix == ".onnx" or FUNCTION.fullmatch(name) is None:
             raise InputError(f"There is no file or folder `{name}`. A model is {KNOWN}.")
         return "function"
-    if transformers.is_folder(path):
+    if is_hugging_face_folder(path):
         return "transformers"
     if path.is_file() and suffix in (".onnx", ".pt", ".pth"):
         return "onnx" if suffix == ".onnx" else "ultralytics"
@@ -140,123 +117,6 @@ def kind_of(name: str) -> str:
 
         other = engine_file(path) or (_WEIGHTS if suffix in (".safetensors", ".bin") else other)
     raise InputError(f"`{name}` is {other}. A model is {KNOWN}.")
-
-
-def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hints) -> TorchModel:
-    """Open a file that a framework reads."""
-    loaded = read(path, hints)
-    network, adapter = loaded.network, loaded.detector
-    return torch_model(
-        network,
-        _locate(network, hints, adapter),
-        _class_names(str(path), loaded.class_names, hints, network, adapter),
-        adapter,
-        name=str(path),
-        run=loaded.run,
-        traits=loaded.traits,
-        save=loaded.save,
-        reopen=lambda written: _open_file(written, read, hints),
-        is_folded=loaded.is_folded,
-    )
-
-
-def _open_object(made: Any, name: str, hints: Hints) -> OpenedModel:
-    """A detector of a known framework, or any other torch model whose preprocessing the user gives."""
-    framework = framework_of(made)
-    proposes = callable(getattr(made, "propose", None))
-    if not proposes and (framework is None or framework.name == "transformers"):
-        return _open_module(made, name, hints)  # a detector of transformers would need its processor
-    hints.refuse(f"`{name}`, a detector that prepares its images itself", "size", "like", "layer")
-    adapter: Any = detector(made, **hints.detector_options)
-    network = network_of(adapter)
-    if network is None:
-        if hints.class_names is not None:
-            adapter.class_names = _own_names(name, adapter, hints)
-        return ProposalModel(name, adapter, Traits(type(adapter).__name__, "its own", ""))
-    network.to(choose_device(hints.device))
-    return torch_model(
-        network,
-        _locate(network, hints, adapter),
-        _class_names(name, None, hints, network, adapter),
-        adapter,
-        name=name,
-        run=getattr(adapter, "run", None) or (lambda images: adapter.propose(prepared(adapter, images))),
-        traits=Traits(_framework_name(network), "its own", ".safetensors"),
-        save=save_state,
-        reopen=lambda path: load_state(network, path),
-    )
-
-
-def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
-    """A torch model without boxes, or of no known framework."""
-    import torch
-
-    if not isinstance(made, torch.nn.Module):
-        raise InputError(f"`{name}` gives {type(made).__name__} where a torch module is needed.")
-    prepare, words = _preparation(made, name, hints)
-    device = choose_device(hints.device)
-    network = made.to(device).eval()
-
-    def batch(images: Images) -> torch.Tensor:
-        return torch.stack([torch.as_tensor(prepare(image)) for image in images]).to(device)
-
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    return torch_model(
-        network,
-        _locate(network, hints, inputs=lambda: batch([noise])),
-        _class_names(name, None, hints, network),
-        name=name,
-        run=lambda images: network(batch(images)),
-        traits=Traits(_framework_name(network), words, ".safetensors"),
-        save=save_state,
-        reopen=lambda path: load_state(network, path),
-    )
-
-
-def _locate(
-    network: nn.Module, hints: Hints, adapter: Any = None, inputs: Callable[[], Any] = lambda: None
-) -> LogitLayer:
-    """Where the logits are: as the user says, as the detector has it, or as it is found on `inputs`."""
-    layer = hints.layer or getattr(adapter, "logit_layer", None) or locate_logits(network, inputs=inputs())
-    return hints.on_layer(layer)
-
-
-def _class_names(
-    name: str, said: tuple[str, ...] | None, hints: Hints, network: nn.Module, adapter: Any = None
-) -> tuple[str, ...] | None:
-    """The names of the classes: those that the model has, else the user's, which its detector then has too."""
-    if hints.class_names is None:
-        return said
-    if said is not None and adapter is None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
-    if adapter is None:
-        return hints.names(count_columns(network, _locate(network, hints)))
-    adapter.class_names = _own_names(name, adapter, hints)
-    return None
-
-
-def _own_names(name: str, adapter: Any, hints: Hints) -> tuple[str, ...] | None:
-    if getattr(adapter, "class_names", None) is not None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
-    return hints.names(adapter.num_classes)
-
-
-def _preparation(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], str]:
-    """What turns an RGB image into the input of a torch model, and how to call it."""
-    if hints.like is None and hints.size is None:
-        raise InputError(
-            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like` (`--like`): "
-            "imagenet for most image classifiers, or a .json file."
-        )
-    if callable(hints.like):
-        return hints.like, "a function of yours"
-    base = Preprocessing() if hints.preset is None else preset_named(hints.preset).preprocessing
-    preprocessing = replace(base, **hints.preparation)
-    return lambda image: preprocessing.apply(image).astype("float32"), preprocessing.in_words()
-
-
-def _framework_name(network: Any) -> str:
-    return f"{type(network).__module__.partition('.')[0]}, {type(network).__name__}"
 
 
 def call_function(name: str) -> Any:

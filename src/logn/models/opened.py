@@ -6,12 +6,8 @@ statistics, proposals and files for the same model. `logn.models.open` is the do
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,20 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import NO_CLASS, foreground_columns
-from logn.errors import InputError, LogNWarning
+from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import with_background_name
-from logn.models.frameworks.shared import Traits
-from logn.models.hooks import evaluation_mode
 from logn.models.images import ImageFiles, Images, as_tensor
-from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
+from logn.models.layer import fingerprint
 from logn.models.proposals import Postprocessing, Proposals, ProposingDetector
-from logn.models.torch.record import collect_moments, default_sample_rows
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.row_sample import default_sample_rows
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from logn.models.proof import Proof
 
 Advance = Callable[[int], object]
@@ -43,6 +34,21 @@ BATCH = 8
 
 def ignore(count: int) -> None:
     """No progress bar."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a model before it runs.
+
+    Args:
+        framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
+        preprocessing: What happens to an image before the model, in words.
+        suffix: Suffix of the corrected file; empty for a folder.
+    """
+
+    framework: str
+    preprocessing: str
+    suffix: str
 
 
 @dataclass(frozen=True)
@@ -120,144 +126,6 @@ class OpenedModel(Protocol):
         """
 
 
-@dataclass
-class TorchModel:
-    """A torch model with its class layer.
-
-    Args:
-        name: What the user calls it.
-        network: The network, on its device.
-        layer: Where its logits are.
-        run: Runs it on RGB images, prepared as it needs them.
-        traits: What is known of it.
-        class_names: Of all columns, including the background, if known.
-        save: Writes its network to a path.
-        reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
-        adapter: The model as a source of proposals; None if it gives no boxes.
-        is_folded: Whether the file itself says that a correction is in it.
-    """
-
-    name: str
-    network: nn.Module
-    layer: LogitLayer
-    run: Callable[[Images], object]
-    traits: Traits
-    class_names: tuple[str, ...] | None
-    save: Callable[[nn.Module, Path], object]
-    reopen: Callable[[Path], TorchModel | None]
-    adapter: ProposingDetector | None = None
-    is_folded: bool = False
-    marks_itself = False
-    scales_scores = False
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the corrected file; empty for a folder."""
-        return self.traits.suffix
-
-    @property
-    def detector(self) -> ProposingDetector:
-        """The model as a source of proposals."""
-        if self.adapter is None:
-            raise InputError(f"`{self.name}` ({type(self.network).__name__}) is not a detector: it gives no boxes.")
-        return self.adapter
-
-    @cached_property
-    def head(self) -> Head:
-        """What is known of its class logits."""
-        return Head(
-            ", ".join(self.layer.paths),
-            count_columns(self.network, self.layer),
-            self.class_names,
-            self.layer.activation,
-            self._has_objectness(),
-            self.layer.num_stages,
-            fingerprint(self.network),
-        )
-
-    def _has_objectness(self) -> bool:
-        """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
-        if self.adapter is None:
-            return False
-        kind = getattr(self.adapter, "postprocessing", None) or Postprocessing()
-        (example,) = self.adapter.propose(prepared(self.adapter, [np.zeros((64, 64, 3), np.uint8)]))
-        return example.objectness is not None and kind.objectness != "added"
-
-    def check(self) -> None:
-        """Refuse a layer that cannot be folded, and weights that hold a correction."""
-        from logn.models.torch.fold import check_foldable
-
-        for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
-            check_foldable(path, module)
-        if self.is_folded:
-            raise InputError(
-                f"`{self.name}` holds a correction already; use the model as it is, or correct the one before it."
-            )
-        # Weights do not say that a map is in them. What lies beside them does: it is of the weights before.
-        model = Path(self.name)
-        for what, stage in itertools.product(("statistics", "affine"), (None, 0)):
-            file = beside(model, what, stage, in_folder=model.is_dir())
-            if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
-                raise InputError(
-                    f"`{self.name}` holds a correction already; use it as it is, or correct the model that it was made "
-                    f"from. If it was trained anew, delete `{file}`, which belongs to other weights."
-                )
-
-    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
-        """Record the logits at the class layer."""
-
-        def run(part: Images) -> None:
-            self.run(part)
-            progress(len(part))
-
-        batches = images.batches(batch or BATCH)
-        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.class_names)
-        images.finish()
-        for moments in stages:
-            if not moments.count.any():
-                raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
-        return stages
-
-    def write(
-        self,
-        maps: Sequence[ClassAffine],
-        output: Path,
-        images: ImageFiles | None = None,
-        class_factors: npt.NDArray[np.float64] | None = None,
-    ) -> Proof:
-        """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
-        from logn.models.torch.fold import (
-            check_kept,
-            check_same_weights,
-            copied_layer,
-            fold,
-            prove_fold,
-            watch_outputs,
-        )
-
-        if class_factors is not None:
-            raise InputError(f"The scores of `{self.name}` cannot be multiplied at its output; export it as ONNX.")
-        plain, shown = copied_layer(self.network, self.layer), images or ImageFiles.noise()
-
-        def run(model: TorchModel) -> None:
-            for part in shown.batches(BATCH):
-                model.run(part)
-
-        before = watch_outputs(self.network, self.layer, lambda: run(self))
-        with warnings.catch_warnings():
-            # The file is read back below, which shows whether a tied weight stays untied.
-            warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
-            fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
-        self.save(self.network, output)
-        written = self.reopen(output) or self
-        check_same_weights(written.network, self.network, self.name)
-        if before:
-            check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
-        with evaluation_mode(written.network):
-            proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
-        return proof.checked(self.name)
-
-
 def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool) -> Path:
     """Path of the statistics or the map of a corrected model.
 
@@ -269,16 +137,6 @@ def beside(output: Path, what: str, stage: int | None = None, *, in_folder: bool
     """
     part = what if stage is None else f"{what}-{stage + 1}"
     return output / f"logn-{part}.safetensors" if in_folder else output.with_name(f"{output.stem}.{part}.safetensors")
-
-
-def _fingerprint_in(file: Path) -> str | None:
-    """The fingerprint of the weights that statistics or a map are of; None for another file."""
-    for kind in (ClassMoments, ClassAffine):
-        with contextlib.suppress(InputError):
-            loaded = kind.load(file)
-            source = loaded.metadata if isinstance(loaded, ClassMoments) else loaded.source
-            return None if source is None else source.fingerprint
-    return None
 
 
 @dataclass
@@ -406,40 +264,3 @@ def class_columns(source: Any, columns: int) -> npt.NDArray[np.intp]:
     return np.asarray(
         named if named is not None else np.arange(columns)[foreground_columns(columns, source.background)]
     )
-
-
-def torch_model(
-    network: nn.Module, layer: LogitLayer, class_names: Sequence[str] | None, adapter: Any = None, **fields: Any
-) -> TorchModel:
-    """A torch model whose columns are named as far as they can be: by its detector, or by the names of its classes.
-
-    Args:
-        network: The network.
-        layer: Where its logits are.
-        class_names: Of its classes, with the background or without.
-        adapter: The network as a source of proposals.
-        fields: The other fields of `TorchModel`.
-    """
-    columns = count_columns(network, layer)
-    if adapter is not None:
-        named = column_names(adapter, getattr(adapter, "class_names", None), columns)
-    else:
-        full = with_background_name(class_names, layer.background)
-        named = next((tuple(some) for some in (full, class_names) if some is not None and len(some) == columns), None)
-    return TorchModel(network=network, layer=layer, class_names=named, adapter=adapter, **fields)
-
-
-def save_state(network: nn.Module, path: Path) -> None:
-    """Write the weights of a network as a state dict in `.safetensors`."""
-    from safetensors.torch import save_file
-
-    weights = network.state_dict()
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
-    path.chmod(path.stat().st_mode | 0o044)  # safetensors makes files that only their owner may read
-
-
-def load_state(network: nn.Module, path: Path) -> None:
-    """Put the weights of a file into a network, as the user will load them."""
-    from safetensors.torch import load_file
-
-    network.load_state_dict(load_file(path))

@@ -17,6 +17,21 @@ import numpy.typing as npt
 SALT_COLUMNS = 8
 
 
+# Rows that are kept by default: so many, or as many as fit into so many bytes.
+SAMPLE_ROWS = 4096
+SAMPLE_BYTES = 4 << 20
+
+
+def default_sample_rows(num_columns: int) -> int:
+    """Enough rows to match thresholds, in at most 4 MiB of float16.
+
+    Example:
+        >>> default_sample_rows(81), default_sample_rows(1204)
+        (4096, 1741)
+    """
+    return max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (2 * num_columns)))
+
+
 class RowSample:
     """The `capacity` rows with the smallest keys, as float16.
 

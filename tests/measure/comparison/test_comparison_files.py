@@ -32,7 +32,7 @@ from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, Recal
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
-from logn.methods.fracal import FracalSigmoid
+from logn.methods.fractal_calibration import FracalSigmoid
 from logn.predictions.decoder import DecodeSettings
 
 CLASSES = 3

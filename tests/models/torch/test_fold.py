@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.fracal import FracalSigmoid
+from logn.methods.fractal_calibration import FracalSigmoid
 from logn.models.layer import LogitLayer
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold

@@ -12,8 +12,9 @@ from torch import nn
 from logn.errors import InputError
 from logn.methods.normalization import logit_normalization
 from logn.models.layer import LogitLayer, fingerprint
-from logn.models.torch.record import default_sample_rows, record
+from logn.models.torch.record import record
 from logn.statistics.moments import ClassMoments
+from logn.statistics.row_sample import default_sample_rows
 
 
 def model_of(*modules):

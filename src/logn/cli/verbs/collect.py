@@ -98,11 +98,11 @@ def print_next(statistics: Path) -> None:
 
 
 def _is_model(source: str) -> bool:
-    from logn.models.open import FUNCTION
+    from logn.models.open import FUNCTION, is_hugging_face_folder
 
     path = Path(source)
     is_function = FUNCTION.fullmatch(source) is not None and not path.exists()
-    return is_function or options.looks_like_model(path) or (path / "config.json").is_file()
+    return is_function or options.looks_like_model(path) or is_hugging_face_folder(path)
 
 
 def _refuse(**given: object) -> None:
@@ -135,9 +135,9 @@ def _read_files(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.data.class_tables import read_class_names
     from logn.data.logit_files import find_shards, open_shards
-    from logn.models.torch.record import SAMPLE_ROWS
     from logn.statistics.from_files import collect_shards
     from logn.statistics.moments import ClassMoments, StatisticsMetadata
+    from logn.statistics.row_sample import SAMPLE_ROWS
 
     files = find_shards(sources)
     options.check_output(output, *files, overwrite=overwrite)

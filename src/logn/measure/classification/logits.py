@@ -14,9 +14,9 @@ import numpy.typing as npt
 from logn.base.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, locate_array, read_array
 from logn.errors import InputError, warn
-from logn.models.torch.record import default_sample_rows
 from logn.statistics.from_files import in_order
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.row_sample import default_sample_rows
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
 LogitMap = Any

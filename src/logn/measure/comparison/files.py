@@ -25,7 +25,7 @@ from logn.measure.comparison.comparison import Comparison, MethodResult
 from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
 from logn.methods.affine import ClassAffine
-from logn.methods.fracal import FracalSigmoid
+from logn.methods.fractal_calibration import FracalSigmoid
 
 FORMAT, SCHEMA = "logn.comparison", 3
 DOCUMENT, TABLES = "comparison.json", "comparison.md"

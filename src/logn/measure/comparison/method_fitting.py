@@ -15,7 +15,7 @@ from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import checked_inputs, fit, needs, parse
-from logn.methods.fracal import FracalSigmoid
+from logn.methods.fractal_calibration import FracalSigmoid
 from logn.methods.provenance import LogitFacts, with_background_name
 from logn.methods.recommend import RECOMMENDED
 from logn.predictions.store import StoreHeader

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.models.images import Images
+from logn.models.opened import Traits
 from logn.models.proposals import ProposingDetector
 
 if TYPE_CHECKING:
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What is known of a model before it runs.
-
-    Args:
-        framework: Where it comes from and what it is, such as "transformers, RTDetrForObjectDetection".
-        preprocessing: What happens to an image before the model, in words.
-        suffix: Suffix of the corrected file; empty for a folder.
-    """
-
-    framework: str
-    preprocessing: str
-    suffix: str
 
 
 @dataclass(frozen=True)

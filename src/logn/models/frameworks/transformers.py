@@ -22,10 +22,11 @@ from logn.base.arrays import NO_CLASS
 from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
-from logn.models.frameworks.shared import LoadedFile, Traits, in_groups, modules_from
+from logn.models.frameworks.shared import LoadedFile, in_groups, modules_from
 from logn.models.hints import Hints, choose_device
 from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer, count_columns, output_width, unwrap
+from logn.models.opened import Traits
 from logn.models.proposals import Postprocessing, Proposals
 
 if TYPE_CHECKING:
@@ -359,16 +360,6 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 _UNREADABLE = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
 # Weights that are pickles, which run code when they are opened.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-
-
-def is_folder(path: Path) -> bool:
-    """Whether `path` is a folder with the configuration of a model, as `save_pretrained` writes it.
-
-    Example:
-        >>> is_folder(Path("no such folder"))
-        False
-    """
-    return (path / CONFIG).is_file()
 
 
 def read_transformers(folder: str | os.PathLike[str]) -> tuple[nn.Module, Any]:

@@ -18,10 +18,11 @@ import numpy as np
 
 from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
-from logn.models.frameworks.shared import LoadedFile, Traits, class_names, in_groups, modules_from
+from logn.models.frameworks.shared import LoadedFile, class_names, in_groups, modules_from
 from logn.models.hints import Hints, choose_device
 from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer
+from logn.models.opened import Traits
 from logn.models.proposals import Postprocessing, Proposals
 
 if TYPE_CHECKING:

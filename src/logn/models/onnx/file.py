@@ -36,6 +36,9 @@ _CONSTANT_STEPS = ("Identity", "Transpose", "Cast")
 # Choices by comparing values: what follows depends on which samples were chosen, not smoothly on the values.
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 _LENGTHS = ("Shape", "Size")
+_WEIGHTED = frozenset(("Gemm", "MatMul", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN"))
+# How a value reaches a tensor: as it is, as the choice of other values, or through another layer.
+VALUE, CHOICE, LAYER = "value", "choice", "layer"
 SELECTIONS = frozenset(("TopK", "NonMaxSuppression", "ArgMax", "ArgMin", "NonZero", *_LENGTHS, *_COMPARISONS))
 # What only detectors have that choose among their boxes.
 SUPPRESSION = "NonMaxSuppression"
@@ -296,6 +299,39 @@ def captured_names(node: Any) -> Iterator[str]:
         for inner in graph.node:
             yield from inner.input
             yield from captured_names(inner)
+
+
+def reached_from(graph: OnnxGraph, tensors: Iterable[str]) -> dict[str, set[str]]:
+    """All tensors that depend on `tensors`, and how: by VALUE, CHOICE or LAYER.
+
+    Args:
+        graph: The graph, whose nodes stand in the order in which they run.
+        tensors: Where to start.
+    """
+    reached: dict[str, set[str]] = {name: {VALUE} for name in tensors}
+    for node in graph.nodes:
+        ways: set[str] = set()
+        for position, name in enumerate(node.input):
+            ways |= _passed_on(graph, node, position, reached.get(name, set()))
+        if any(name in reached for name in captured_names(node)):
+            ways.add(CHOICE)  # a Loop or an If over scores chooses boxes
+        for name in node.output if ways else ():
+            reached[name] = reached.get(name, set()) | ways
+    return reached
+
+
+def _passed_on(graph: OnnxGraph, node: Any, position: int, ways: set[str]) -> set[str]:
+    if not ways:
+        return ways
+    if node.op_type in _LENGTHS:
+        return ways & {CHOICE}  # a map changes no shape, a choice may
+    if node.op_type in SELECTIONS or (node.op_type in PLACED and position > 0):
+        return {CHOICE}
+    if VALUE in ways and node.op_type in _WEIGHTED:
+        others = [name for place, name in enumerate(node.input) if name and place != position]
+        if any(graph.is_fixed(name) for name in others):  # with a weight; a product of two results is none
+            return ways | {LAYER}
+    return ways
 
 
 def operators(nodes: Iterable[Any]) -> Iterator[str]:

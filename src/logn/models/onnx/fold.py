@@ -20,28 +20,23 @@ from logn.methods.affine import ClassAffine
 from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.onnx.candidates import BOX, score_outputs
 from logn.models.onnx.file import (
-    PLACED,
-    SELECTIONS,
+    CHOICE,
+    LAYER,
     Arrays,
     OnnxFile,
     OnnxGraph,
     OnnxSession,
-    captured_names,
     exposing,
     onnx_digest,
+    reached_from,
     read_onnx,
 )
-from logn.models.onnx.layers import LAYERS, add_initializer, insert_after, map_layers
+from logn.models.onnx.layers import add_initializer, insert_after, map_layers
 from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.models.onnx.scaling import ScoreScaling
 from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof, largest_difference
 
 METADATA_KEY = "logn.folded"
-
-# How the logits reach a tensor: as values, as the choice of other values, or through another layer.
-VALUE, CHOICE, LAYER = "value", "choice", "layer"
-_LENGTHS = ("Shape", "Size")
-_LAYERS = LAYERS | {"ConvTranspose", "Einsum", "LSTM", "GRU", "RNN"}
 
 
 @dataclass(frozen=True)
@@ -409,39 +404,6 @@ def compare_logits(
         largest = max(largest, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
         rows += int(known.all(axis=axis).sum())
     return Proof.of(difference, largest, rows, half=half)
-
-
-def reached_from(graph: OnnxGraph, tensors: Iterable[str]) -> dict[str, set[str]]:
-    """All tensors that depend on `tensors`, and how: by VALUE, CHOICE or LAYER.
-
-    Args:
-        graph: The graph, whose nodes stand in the order in which they run.
-        tensors: Where to start.
-    """
-    reached: dict[str, set[str]] = {name: {VALUE} for name in tensors}
-    for node in graph.nodes:
-        ways: set[str] = set()
-        for position, name in enumerate(node.input):
-            ways |= _passed_on(graph, node, position, reached.get(name, set()))
-        if any(name in reached for name in captured_names(node)):
-            ways.add(CHOICE)  # a Loop or an If over scores chooses boxes
-        for name in node.output if ways else ():
-            reached[name] = reached.get(name, set()) | ways
-    return reached
-
-
-def _passed_on(graph: OnnxGraph, node: Any, position: int, ways: set[str]) -> set[str]:
-    if not ways:
-        return ways
-    if node.op_type in _LENGTHS:
-        return ways & {CHOICE}  # a map changes no shape, a choice may
-    if node.op_type in SELECTIONS or (node.op_type in PLACED and position > 0):
-        return {CHOICE}
-    if VALUE in ways and node.op_type in _LAYERS:
-        others = [name for place, name in enumerate(node.input) if name and place != position]
-        if any(graph.is_fixed(name) for name in others):  # with a weight; a product of two results is none
-            return ways | {LAYER}
-    return ways
 
 
 def check_outputs(

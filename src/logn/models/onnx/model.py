@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.models.frameworks.shared import Traits
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, choose_images
 from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
@@ -30,11 +29,11 @@ from logn.models.onnx.description import (
 )
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, exposing, onnx_digest, read_onnx
 from logn.models.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
-from logn.models.opened import Advance, Head, Stages, ignore
+from logn.models.opened import Advance, Head, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Preprocessing
 from logn.models.proof import Proof
-from logn.models.torch.record import SAMPLE_ROWS
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.row_sample import SAMPLE_ROWS
 
 if TYPE_CHECKING:
     from logn.models.onnx.detector import OnnxDetector

@@ -24,13 +24,12 @@ from logn.models.locate import layer_of
 from logn.models.output_check import OutputCheck
 from logn.statistics.doubts import unused_checks
 from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
+from logn.statistics.row_sample import default_sample_rows
 
 if TYPE_CHECKING:
     from torch import nn
 
 Batch = TypeVar("Batch")
-SAMPLE_ROWS = 4096
-SAMPLE_BYTES = 4 << 20
 # Batches that may be on the way from a GPU; each holds its memory until it has arrived.
 BATCHES_ON_THE_WAY = 8
 
@@ -186,16 +185,6 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
             (activation,) = activations
             _note_activation(parts, str(activation))
         mine.become(ClassMoments.merge_all(parts))
-
-
-def default_sample_rows(num_columns: int) -> int:
-    """Enough rows to match thresholds, in at most 4 MiB of float16.
-
-    Example:
-        >>> default_sample_rows(81), default_sample_rows(1204)
-        (4096, 1741)
-    """
-    return max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (2 * num_columns)))
 
 
 class DeviceRows:

@@ -1,0 +1,382 @@
+"""A torch model, opened: of a framework's own file, of a function, or as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logn.errors import InputError, LogNWarning, MissingExtraError
+from logn.methods.affine import ClassAffine
+from logn.methods.provenance import with_background_name
+from logn.models.frameworks import transformers, ultralytics
+from logn.models.frameworks.known import NAMES, framework_of
+from logn.models.frameworks.shared import LoadedFile
+from logn.models.hints import Hints, choose_device
+from logn.models.hooks import evaluation_mode
+from logn.models.images import ImageFiles, Images
+from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
+from logn.models.locate import locate_logits
+from logn.models.opened import (
+    BATCH,
+    Advance,
+    Head,
+    OpenedModel,
+    ProposalModel,
+    Stages,
+    Traits,
+    beside,
+    column_names,
+    ignore,
+    network_of,
+    prepared,
+)
+from logn.models.preprocessing import Preprocessing, preset_named
+from logn.models.proposals import Postprocessing, ProposingDetector
+from logn.models.torch.record import collect_moments
+from logn.statistics.moments import ClassMoments
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from logn.models.proof import Proof
+
+# Frameworks with files of their own.
+READERS: dict[str, Callable[[Path, Hints], LoadedFile]] = {
+    "ultralytics": ultralytics.open_file,
+    "transformers": transformers.open_file,
+}
+
+
+@dataclass
+class TorchModel:
+    """A torch model with its class layer.
+
+    Args:
+        name: What the user calls it.
+        network: The network, on its device.
+        layer: Where its logits are.
+        run: Runs it on RGB images, prepared as it needs them.
+        traits: What is known of it.
+        class_names: Of all columns, including the background, if known.
+        save: Writes its network to a path.
+        reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
+        adapter: The model as a source of proposals; None if it gives no boxes.
+        is_folded: Whether the file itself says that a correction is in it.
+    """
+
+    name: str
+    network: nn.Module
+    layer: LogitLayer
+    run: Callable[[Images], object]
+    traits: Traits
+    class_names: tuple[str, ...] | None
+    save: Callable[[nn.Module, Path], object]
+    reopen: Callable[[Path], TorchModel | None]
+    adapter: ProposingDetector | None = None
+    is_folded: bool = False
+    marks_itself = False
+    scales_scores = False
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the corrected file; empty for a folder."""
+        return self.traits.suffix
+
+    @property
+    def detector(self) -> ProposingDetector:
+        """The model as a source of proposals."""
+        if self.adapter is None:
+            raise InputError(f"`{self.name}` ({type(self.network).__name__}) is not a detector: it gives no boxes.")
+        return self.adapter
+
+    @cached_property
+    def head(self) -> Head:
+        """What is known of its class logits."""
+        return Head(
+            ", ".join(self.layer.paths),
+            count_columns(self.network, self.layer),
+            self.class_names,
+            self.layer.activation,
+            self._has_objectness(),
+            self.layer.num_stages,
+            fingerprint(self.network),
+        )
+
+    def _has_objectness(self) -> bool:
+        """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
+        if self.adapter is None:
+            return False
+        kind = getattr(self.adapter, "postprocessing", None) or Postprocessing()
+        (example,) = self.adapter.propose(prepared(self.adapter, [np.zeros((64, 64, 3), np.uint8)]))
+        return example.objectness is not None and kind.objectness != "added"
+
+    def check(self) -> None:
+        """Refuse a layer that cannot be folded, and weights that hold a correction."""
+        from logn.models.torch.fold import check_foldable
+
+        for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
+            check_foldable(path, module)
+        if self.is_folded:
+            raise InputError(
+                f"`{self.name}` holds a correction already; use the model as it is, or correct the one before it."
+            )
+        # Weights do not say that a map is in them. What lies beside them does: it is of the weights before.
+        model = Path(self.name)
+        for what, stage in itertools.product(("statistics", "affine"), (None, 0)):
+            file = beside(model, what, stage, in_folder=model.is_dir())
+            if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
+                raise InputError(
+                    f"`{self.name}` holds a correction already; use it as it is, or correct the model that it was made "
+                    f"from. If it was trained anew, delete `{file}`, which belongs to other weights."
+                )
+
+    def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
+        """Record the logits at the class layer."""
+
+        def run(part: Images) -> None:
+            self.run(part)
+            progress(len(part))
+
+        batches = images.batches(batch or BATCH)
+        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.class_names)
+        images.finish()
+        for moments in stages:
+            if not moments.count.any():
+                raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
+        return stages
+
+    def write(
+        self,
+        maps: Sequence[ClassAffine],
+        output: Path,
+        images: ImageFiles | None = None,
+        class_factors: npt.NDArray[np.float64] | None = None,
+    ) -> Proof:
+        """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
+        from logn.models.torch.fold import (
+            check_kept,
+            check_same_weights,
+            copied_layer,
+            fold,
+            prove_fold,
+            watch_outputs,
+        )
+
+        if class_factors is not None:
+            raise InputError(f"The scores of `{self.name}` cannot be multiplied at its output; export it as ONNX.")
+        plain, shown = copied_layer(self.network, self.layer), images or ImageFiles.noise()
+
+        def run(model: TorchModel) -> None:
+            for part in shown.batches(BATCH):
+                model.run(part)
+
+        before = watch_outputs(self.network, self.layer, lambda: run(self))
+        with warnings.catch_warnings():
+            # The file is read back below, which shows whether a tied weight stays untied.
+            warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
+            fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
+        self.save(self.network, output)
+        written = self.reopen(output) or self
+        check_same_weights(written.network, self.network, self.name)
+        if before:
+            check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
+        with evaluation_mode(written.network):
+            proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
+        return proof.checked(self.name)
+
+
+def _fingerprint_in(file: Path) -> str | None:
+    """The fingerprint of the weights that statistics or a map are of; None for another file."""
+    for kind in (ClassMoments, ClassAffine):
+        with contextlib.suppress(InputError):
+            loaded = kind.load(file)
+            source = loaded.metadata if isinstance(loaded, ClassMoments) else loaded.source
+            return None if source is None else source.fingerprint
+    return None
+
+
+def torch_model(
+    network: nn.Module, layer: LogitLayer, class_names: Sequence[str] | None, adapter: Any = None, **fields: Any
+) -> TorchModel:
+    """A torch model whose columns are named as far as they can be: by its detector, or by the names of its classes.
+
+    Args:
+        network: The network.
+        layer: Where its logits are.
+        class_names: Of its classes, with the background or without.
+        adapter: The network as a source of proposals.
+        fields: The other fields of `TorchModel`.
+    """
+    columns = count_columns(network, layer)
+    if adapter is not None:
+        named = column_names(adapter, getattr(adapter, "class_names", None), columns)
+    else:
+        full = with_background_name(class_names, layer.background)
+        named = next((tuple(some) for some in (full, class_names) if some is not None and len(some) == columns), None)
+    return TorchModel(network=network, layer=layer, class_names=named, adapter=adapter, **fields)
+
+
+def save_state(network: nn.Module, path: Path) -> None:
+    """Write the weights of a network as a state dict in `.safetensors`."""
+    from safetensors.torch import save_file
+
+    weights = network.state_dict()
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}, path)
+    path.chmod(path.stat().st_mode | 0o044)  # safetensors makes files that only their owner may read
+
+
+def load_state(network: nn.Module, path: Path) -> None:
+    """Put the weights of a file into a network, as the user will load them."""
+    from safetensors.torch import load_file
+
+    network.load_state_dict(load_file(path))
+
+
+def framework_detector(model: Any, known: str, **options: Any) -> ProposingDetector:
+    """The source of proposals of a model of a known framework; another is refused, `known` says what is taken too."""
+    framework = framework_of(model)
+    if framework is None:
+        raise InputError(f"Expected `model` to be a detector of {NAMES}, or {known}, but got {type(model).__name__}.")
+    made: ProposingDetector = framework.detector(model, **options)
+    return made
+
+
+def open_file(path: Path, kind: str, hints: Hints) -> TorchModel:
+    """Open a file or folder that a framework reads: "ultralytics" or "transformers"."""
+    _require_torch()
+    hints.refuse(f"`{path}`, which is not a function", "layer")
+    return _open_file(path, READERS[kind], hints)
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", extra="torchvision") from error
+
+
+def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hints) -> TorchModel:
+    """Open a file that a framework reads."""
+    loaded = read(path, hints)
+    network, adapter = loaded.network, loaded.detector
+    return torch_model(
+        network,
+        _locate(network, hints, adapter),
+        _class_names(str(path), loaded.class_names, hints, network, adapter),
+        adapter,
+        name=str(path),
+        run=loaded.run,
+        traits=loaded.traits,
+        save=loaded.save,
+        reopen=lambda written: _open_file(written, read, hints),
+        is_folded=loaded.is_folded,
+    )
+
+
+def open_object(made: Any, name: str, hints: Hints) -> OpenedModel:
+    """A detector of a known framework, or any other torch model whose preprocessing the user gives."""
+    _require_torch()
+    framework = framework_of(made)
+    proposes = callable(getattr(made, "propose", None))
+    if not proposes and (framework is None or framework.name == "transformers"):
+        return _open_module(made, name, hints)  # a detector of transformers would need its processor
+    hints.refuse(f"`{name}`, a detector that prepares its images itself", "size", "like", "layer")
+    adapter: Any = made if proposes else framework_detector(made, "another model", **hints.detector_options)
+    network = network_of(adapter)
+    if network is None:
+        if hints.class_names is not None:
+            adapter.class_names = _own_names(name, adapter, hints)
+        return ProposalModel(name, adapter, Traits(type(adapter).__name__, "its own", ""))
+    network.to(choose_device(hints.device))
+    return torch_model(
+        network,
+        _locate(network, hints, adapter),
+        _class_names(name, None, hints, network, adapter),
+        adapter,
+        name=name,
+        run=getattr(adapter, "run", None) or (lambda images: adapter.propose(prepared(adapter, images))),
+        traits=Traits(_framework_name(network), "its own", ".safetensors"),
+        save=save_state,
+        reopen=lambda path: load_state(network, path),
+    )
+
+
+def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
+    """A torch model without boxes, or of no known framework."""
+    import torch
+
+    if not isinstance(made, torch.nn.Module):
+        raise InputError(f"`{name}` gives {type(made).__name__} where a torch module is needed.")
+    prepare, words = _preparation(made, name, hints)
+    device = choose_device(hints.device)
+    network = made.to(device).eval()
+
+    def batch(images: Images) -> torch.Tensor:
+        return torch.stack([torch.as_tensor(prepare(image)) for image in images]).to(device)
+
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    return torch_model(
+        network,
+        _locate(network, hints, inputs=lambda: batch([noise])),
+        _class_names(name, None, hints, network),
+        name=name,
+        run=lambda images: network(batch(images)),
+        traits=Traits(_framework_name(network), words, ".safetensors"),
+        save=save_state,
+        reopen=lambda path: load_state(network, path),
+    )
+
+
+def _locate(
+    network: nn.Module, hints: Hints, adapter: Any = None, inputs: Callable[[], Any] = lambda: None
+) -> LogitLayer:
+    """Where the logits are: as the user says, as the detector has it, or as it is found on `inputs`."""
+    layer = hints.layer or getattr(adapter, "logit_layer", None) or locate_logits(network, inputs=inputs())
+    return hints.on_layer(layer)
+
+
+def _class_names(
+    name: str, said: tuple[str, ...] | None, hints: Hints, network: nn.Module, adapter: Any = None
+) -> tuple[str, ...] | None:
+    """The names of the classes: those that the model has, else the user's, which its detector then has too."""
+    if hints.class_names is None:
+        return said
+    if said is not None and adapter is None:
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+    if adapter is None:
+        return hints.names(count_columns(network, _locate(network, hints)))
+    adapter.class_names = _own_names(name, adapter, hints)
+    return None
+
+
+def _own_names(name: str, adapter: Any, hints: Hints) -> tuple[str, ...] | None:
+    if getattr(adapter, "class_names", None) is not None:
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+    return hints.names(adapter.num_classes)
+
+
+def _preparation(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], str]:
+    """What turns an RGB image into the input of a torch model, and how to call it."""
+    if hints.like is None and hints.size is None:
+        raise InputError(
+            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like` (`--like`): "
+            "imagenet for most image classifiers, or a .json file."
+        )
+    if callable(hints.like):
+        return hints.like, "a function of yours"
+    base = Preprocessing() if hints.preset is None else preset_named(hints.preset).preprocessing
+    preprocessing = replace(base, **hints.preparation)
+    return lambda image: preprocessing.apply(image).astype("float32"), preprocessing.in_words()
+
+
+def _framework_name(network: Any) -> str:
+    return f"{type(network).__module__.partition('.')[0]}, {type(network).__name__}"
