@@ -42,10 +42,12 @@ def mmdet(session: nox.Session) -> None:
         session.install("setuptools", "wheel", "ninja", "psutil")
         compiled = ("--no-build-isolation", "--no-binary", "onedl-mmcv", "onedl-mmcv==2.3.6")
         session.install(*compiled, env={"MMCV_WITH_OPS": "1"})
-    session.install("onedl-mmengine==0.10.12", "onedl-mmdetection==3.5.1", "lvis==0.5.3", "pytest")
+    session.install("onedl-mmengine==0.10.12", "onedl-mmdetection==3.5.1", "lvis==0.5.3", "pytest", "pytest-xdist")
     session.install("-e", ".[evaluate,report]")
     session.install("--no-deps", "-e", "research")
-    session.run("pytest", *OTHER_VERSIONS, "tests/models/frameworks/mmdet", "research/tests/mmdet")
+    # A file at a time, since the rows of a page go on from each other.
+    side_by_side = ("-n", "2", "--dist", "loadfile", "--durations=15")
+    session.run("pytest", *OTHER_VERSIONS, *side_by_side, "tests/models/frameworks/mmdet", "research/tests/mmdet")
 
 
 @nox.session

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 import pytest
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
 from logn_research.datasets.glyphs.settings import GlyphSettings
-from logn_research.training.recipes import DetectorTrainingConfig
-from logn_research.training.train import train_detector
 
 from logn.cli.main import execute
 
@@ -85,6 +83,10 @@ def run_logn(capsys):
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """Read only: a few glyph scenes in `glyphs`, and in `runs/glyphs` a detector that saw them once or twice."""
+    # Here, since the environment of MMDetection has no torchvision.
+    from logn_research.training.recipes import DetectorTrainingConfig
+    from logn_research.training.train import train_detector
+
     folder = tmp_path_factory.mktemp("trained")
     glyphs = generate_glyph_scenes(folder / "glyphs", GlyphSettings(classes=6, train=24, dev=1, test=8, size=64))
     train_detector(DetectorTrainingConfig(glyphs, folder / "runs" / "glyphs", iterations=2), progress=False)

@@ -1,8 +1,14 @@
-"""A small Mask R-CNN of MMDetection on glyph scenes, and what the released `lvis` package needs."""
+"""A small Mask R-CNN of MMDetection on glyph scenes, the commands of the page, and what the `lvis` package needs."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +85,85 @@ def checkpoint(config):
     runner = Runner.from_cfg(config)
     runner.train()
     return str(Path(config.work_dir) / "epoch_2.pth")
+
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "research" / "docs" / "mmdetection.md"
+# What the trainings of the page get besides: small images, no workers, no pretrained backbone. Their runs keep it.
+PARTS = ("train_dataloader", "val_dataloader", "test_dataloader")
+OPTIONS = [
+    *(f"{part}.{option}" for part in PARTS for option in ("num_workers=0", "persistent_workers=False")),
+    "train_dataloader.dataset.pipeline.2.scales=[(48,48)]",
+    *(f"{part}.dataset.pipeline.1.scale=(48,48)" for part in PARTS[1:]),
+    "model.backbone.init_cfg=None",
+]
+
+
+def tiny_lvis():
+    spec = importlib.util.spec_from_file_location("tiny_lvis", Path(__file__).with_name("tiny_lvis.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class PageShell:
+    """A folder with `examples` and `data/lvis_v1`, in which the commands of the page are typed."""
+
+    def __init__(self, folder, name):
+        self.folder, self.name, self.done = folder, name, {}
+        (folder / "examples").symlink_to(ROOT / "examples")
+        tiny_lvis().write_tiny_lvis(folder / "data" / "lvis_v1")
+        text = PAGE.read_text(encoding="utf-8")
+        self.sections = dict(re.findall(r"^##+ ([^\n]+)\n(.*?)(?=^##|\Z)", text, flags=re.M | re.S))
+
+    def run(self, section, *, processes=1, epochs=1, block=None):
+        """Type the commands of a section (or of one of its blocks), once; the output of each is returned.
+
+        Only trainings have several processes here: in a test each has 300 masks of 1,203 classes, some gigabytes.
+        """
+        if (section, block) not in self.done:
+            blocks = re.findall(r"(?:^    .*\n)+", self.sections[section], flags=re.M)
+            lines = blocks[block].splitlines() if block is not None else "".join(blocks).splitlines()
+            lines = [line.strip() for line in lines]
+            counts = [processes if line.startswith("train ") else 1 for line in lines]
+            self.done[section, block] = [
+                self.type(line, count, epochs) for line, count in zip(lines, counts, strict=True)
+            ]
+        return self.done[section, block]
+
+    def type(self, line, processes=1, epochs=1):
+        """Run a line in a shell, after the definitions of the page."""
+        (start,) = re.findall(r"(?:^    .*\n)+", self.sections["Every row by its own commands"], flags=re.M)
+        # Two iterations; each row is tested by a command of its own, so not after the training as well.
+        options = shlex.join([*OPTIONS, f"train_cfg.max_epochs={epochs}", f"train_cfg.val_begin={epochs + 1}"])
+        start = start.replace("--nproc-per-node 8", f"--nproc-per-node {processes}")
+        start = start.replace("--launcher pytorch; }", f"--launcher pytorch --cfg-options {options}; }}")
+        start = start.replace("name=mask_rcnn_r50_random_lvis", f"name={self.name}")
+        line = re.sub(r"epoch_\d+\.pth", f"epoch_{epochs}.pth", line)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            ["bash", "-euc", f"{start}\n{line}"],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+        return done.stdout + done.stderr
+
+    @property
+    def runs(self):
+        return self.folder / "runs" / "table1"
+
+    def metrics(self, output):
+        """The metrics that a test printed."""
+        (line,) = re.findall(r"^\{.*\}$", output, flags=re.M)
+        return json.loads(line)
+
+
+@pytest.fixture(scope="session")
+def page_shell():
+    """Makes a shell for the commands of the page: `page_shell(folder, name)`."""
+    return PageShell

@@ -79,6 +79,14 @@ def test_the_configurations_of_table_1_have_the_recipe_of_the_paper(path):
         assert head.predictor_cfg.type == "NormedConv2d"
 
 
+@pytest.mark.parametrize("name", ["mask_rcnn_r50", "mask_rcnn_r101"])
+def test_the_configurations_of_loce_have_a_linear_classifier_and_a_normed_mask(name):
+    config = Config.fromfile(ROOT / f"examples/mmdetection/{name}_random_lvis_normed_mask.py")
+    model = build(config)
+    assert type(model.roi_head.bbox_head.fc_cls).__name__ == "Linear"
+    assert type(model.roi_head.mask_head.conv_logits).__name__ == "NormedConv2d"
+
+
 LINEAR = sorted((ROOT / "examples/mmdetection").glob("*_lvis_linear.py"))
 
 

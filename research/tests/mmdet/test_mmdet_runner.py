@@ -33,7 +33,7 @@ def test_the_hook_collects_attaches_and_lets_the_framework_evaluate(config, chec
 
     tested.custom_hooks = [
         {
-            "type": "logn.callbacks.mmdetection.LogNHook",
+            "type": "logn.callbacks.LogNHook",
             "method": "logn",
             "margin": "min",
             "save_to": str(tmp_path / "map.safetensors"),
@@ -67,48 +67,37 @@ def test_the_example_tests_with_a_saved_map_as_with_a_collected_one(config, chec
     example = str(ROOT / "examples" / "mmdetection/test.py")
     results = []
     saved, official = str(tmp_path / "map.safetensors"), str(tmp_path / "official.safetensors")
-    runs = (["--save-to", saved], ["--maps", saved], ["--official", "--method", "logn", "--save-to", official])
+    statistics = ["--statistics", str(tmp_path / "exact.safetensors")]
+    runs = (
+        [*statistics, "--save-to", saved],
+        ["--maps", saved],
+        [*statistics],
+        ["--official", "--method", "logn", "--save-to", official],
+    )
+    monkeypatch.syspath_prepend(ROOT / "examples" / "mmdetection")
     for extra in runs:
         arguments = [example, str(path), checkpoint, "--work-dir", str(tmp_path / "work"), *extra]
         monkeypatch.setattr(sys, "argv", arguments)
         runpy.run_path(example, run_name="__main__")
         results.append(json.loads(capsys.readouterr().out.strip().splitlines()[-1]))
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
     assert ClassAffine.load(official).scale != pytest.approx(ClassAffine.load(saved).scale)
     assert all(np.isfinite(value) for value in results[0].values())
     assert Path(checkpoint).name == "epoch_2.pth"
 
 
 def test_two_processes_end_with_the_map_of_one(config, checkpoint, tmp_path):
-    config = config.copy()
-    # On GPUs the framework wraps the model itself, and talks by NCCL; without any it still asks for one.
-    config.model_wrapper_cfg = {"type": "MMDistributedDataParallel", "broadcast_buffers": False, "device_ids": None}
-    config.env_cfg.dist_cfg.backend = "gloo"
     path = tmp_path / "config.py"
     config.dump(path)
-    example = tmp_path / "without_gpu.py"
-    example.write_text(
-        "import runpy, torch\n"
-        "torch.cuda.set_device = lambda device: None\n"
-        f"runpy.run_path({str(ROOT / 'examples' / 'mmdetection' / 'test.py')!r}, run_name='__main__')\n"
-    )
     maps = {}
     for name, start, launcher in (
         ("one", [sys.executable], "none"),
         ("two", [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], "pytorch"),
     ):
         saved = tmp_path / f"{name}.safetensors"
-        arguments = [
-            str(path),
-            checkpoint,
-            "--save-to",
-            str(saved),
-            "--launcher",
-            launcher,
-            "--work-dir",
-            str(tmp_path),
-        ]
-        done = subprocess.run([*start, str(example), *arguments], capture_output=True, text=True, check=False)
+        given = [str(path), checkpoint, "--save-to", str(saved), "--launcher", launcher, "--work-dir", str(tmp_path)]
+        example = str(ROOT / "examples" / "mmdetection" / "test.py")
+        done = subprocess.run([*start, example, *given], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:6000]
         maps[name] = ClassAffine.load(saved)
     np.testing.assert_allclose(maps["two"].scale, maps["one"].scale, rtol=1e-6)
