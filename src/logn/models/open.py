@@ -44,6 +44,8 @@ def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
     hints.refuse(f"`{name}`, which is not an ONNX file", "background", "tensor")
     from logn.models.torch.model import open_file, open_object
 
+    if kind == "ultralytics":
+        refuse_pickle(name, trust=hints.trust)
     if kind not in ("function", "object"):
         return open_file(Path(name), kind, hints)
     made = call_function(name) if kind == "function" else model
@@ -82,6 +84,23 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
     from logn.models.torch.model import framework_detector
 
     return framework_detector(model, KNOWN, **options)
+
+
+def refuse_pickle(name: str, *, trust: bool) -> None:
+    """Refuse a `.pt` file that the user does not trust.
+
+    Example:
+        >>> refuse_pickle("best.pt", trust=False)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: `best.pt` is a pickle: opening it runs whatever code its author put there. If you trust
+        it, pass trust=True (`--trust`).
+    """
+    if not trust:
+        raise InputError(
+            f"`{name}` is a pickle: opening it runs whatever code its author put there. If you trust it, pass "
+            "trust=True (`--trust`)."
+        )
 
 
 def is_hugging_face_folder(path: Path) -> bool:

@@ -76,21 +76,8 @@ _GREY = 114
 FOLDED = "logn_folded"
 
 
-def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
-    """Open a `.pt` file with Ultralytics' own reader, if the user trusts it.
-
-    Example:
-        >>> open_ultralytics("best.pt", trust=False)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: `best.pt` is a pickle: opening it runs whatever code its author put there. If you trust
-        it, pass trust=True (`--trust`).
-    """
-    if not trust:
-        raise InputError(
-            f"`{path}` is a pickle: opening it runs whatever code its author put there. If you trust it, pass "
-            "trust=True (`--trust`)."
-        )
+def read_ultralytics(path: str | os.PathLike[str]) -> Any:
+    """What Ultralytics' own reader makes of a `.pt` file, which the user trusts: it is a pickle."""
     # Its import looks up hosts to find out whether there is a network, and would then report and update itself.
     os.environ.setdefault("YOLO_OFFLINE", "true")
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
@@ -107,7 +94,7 @@ def open_ultralytics(path: str | os.PathLike[str], *, trust: bool) -> Any:
 def open_file(file: Path, hints: Hints) -> LoadedFile:
     """Open a `.pt` file of a detector or a classifier."""
     hints.refuse(f"`{file}`, whose images Ultralytics prepares", "like")
-    front = open_ultralytics(file, trust=hints.trust)
+    front = read_ultralytics(file)
     network = front.model.to(choose_device(hints.device)).eval()
     framework = f"Ultralytics, {Path(getattr(network, 'yaml_file', '')).stem or type(network).__name__}"
     detector: UltralyticsDetector | None = None
