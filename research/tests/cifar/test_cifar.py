@@ -1,0 +1,93 @@
+"""CIFAR-LT end to end at a tiny size: pack pictures, train two epochs with an interruption, keep, print the table."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from logn_research.cifar import table
+from logn_research.cifar.train import long_tailed_counts, long_tailed_subset, train
+from PIL import Image
+
+CLASSES = 4
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Four classes that differ by colour, 24 training and 6 test pictures each."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for split, count in (("train", 24), ("test", 6)):
+        for number in range(CLASSES):
+            place = folder / split / f"class_{number}"
+            place.mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(0, 120, (32, 32, 3), np.uint8)
+                pixels[..., number % 3] += np.uint8(40 * (1 + number // 3))
+                Image.fromarray(pixels).save(place / f"{index}.png")
+    return folder
+
+
+def command(*words):
+    words = [sys.executable, "-m", "logn_research.cifar", *map(str, words)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_the_profile_is_that_of_the_benchmark():
+    counts = long_tailed_counts(100, 500, 100)
+    assert (counts[0], counts[-1], sum(counts)) == (500, 5, 10847)
+    labels = np.repeat(np.arange(3), 10)
+    subset = long_tailed_subset(labels, [10, 5, 1], seed=0)
+    assert np.bincount(labels[subset]).tolist() == [10, 5, 1]
+    assert subset.tolist() == long_tailed_subset(labels, [10, 5, 1], seed=0).tolist()
+
+
+def test_from_pictures_to_the_table(pictures, tmp_path):
+    data, run, kept = tmp_path / "data.npz", tmp_path / "run", tmp_path / "kept"
+    assert command("pack", pictures, data).returncode == 0
+    settings = {"imbalance": 4, "loss": "cross_entropy", "seed": 0, "precision": "float32"}
+    train(data, run, **settings, epochs=1)
+    unbroken = tmp_path / "unbroken"
+    train(data, unbroken, **settings, epochs=2)
+    (run / "test_logits.npy").unlink()  # as if the run had been stopped after its first epoch
+    train(data, run, **settings, epochs=2)
+    np.testing.assert_array_equal(np.load(run / "test_logits.npy"), np.load(unbroken / "test_logits.npy"))
+
+    assert command("keep", run, kept).returncode == 0
+    assert sorted(path.name for path in kept.iterdir()) == sorted(
+        ["test_logits.npy", "test_labels.npy", "counts.npy", "class_layer.npz", "statistics.safetensors", "run.json"]
+    )
+    assert json.loads((kept / "run.json").read_text())["epochs"] == 2
+    printed = command("table", kept)
+    assert printed.returncode == 0, printed.stderr
+    lines = [line for line in printed.stdout.splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[0] for line in lines[1:]] == [f"| {method}" for method in table.maps_of(kept)]
+
+
+def test_an_unfinished_run_is_not_kept(tmp_path):
+    (tmp_path / "run").mkdir()
+    refused = command("keep", tmp_path / "run", tmp_path / "kept")
+    assert refused.returncode != 0
+    assert "is not finished" in refused.stderr
+    assert not (tmp_path / "kept").exists()
+
+
+def test_rows_are_those_of_worked_numbers(tmp_path):
+    """Two classes of 150 and 10 images; the second is predicted once in two."""
+    import logn
+
+    moments = logn.ClassMoments(2, mean_probability=True)
+    moments.update(np.log([[0.9, 0.1]] * 20))
+    moments.save(tmp_path / "statistics.safetensors")
+    np.save(tmp_path / "test_logits.npy", np.log([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.2, 0.8]]))
+    np.save(tmp_path / "test_labels.npy", np.array([0, 0, 1, 1]))
+    np.save(tmp_path / "counts.npy", np.array([150, 10]))
+    np.savez(tmp_path / "class_layer.npz", weight=np.eye(2), bias=np.zeros(2))
+    rows = {row.method: row for row in table.rows_of(tmp_path, draws=10)}
+    none, prior = rows["none"], rows["the prior"]
+    assert (none.balanced, none.groups[0], none.groups[2]) == (0.75, 1.0, 0.5)
+    assert np.isnan(none.groups[1])
+    assert none.long_tailed == pytest.approx((150 + 5) / 160)
+    assert none.change == (0.0, 0.0, 0.0)
+    # Nine times the odds for the second class: all four rows go to it.
+    assert (prior.balanced, prior.groups[0], prior.groups[2]) == (0.5, 0.0, 1.0)
