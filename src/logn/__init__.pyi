@@ -17,6 +17,7 @@ from logn.methods.normalization import logit_normalization as logit_normalizatio
 from logn.methods.normalization import prior2posterior as prior2posterior
 from logn.methods.normalizer import LogitNormalizer as LogitNormalizer
 from logn.methods.recommend import recommend as recommend
+from logn.models.hints import Hints as Hints
 from logn.models.layer import LogitLayer as LogitLayer
 from logn.models.locate import locate_logits as locate_logits
 from logn.models.onnx.fold import fold_onnx as fold_onnx
