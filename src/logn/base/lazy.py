@@ -5,11 +5,12 @@ So a package costs next to nothing to import, and type checkers, editors and Pyt
 
 from __future__ import annotations
 
-import ast
 import importlib
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def attach_stub(package: str, init_file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
@@ -26,9 +27,12 @@ def attach_stub(package: str, init_file: str) -> tuple[Callable[[str], object], 
         >>> "OperatingPoints" in names
         True
     """
-    stub = ast.parse(Path(f"{init_file}i").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    module_of = {alias.name: str(node.module) for node in imports for alias in node.names}
+    module_of: dict[str, str] = {}
+    with open(f"{init_file}i", encoding="utf-8") as stub:
+        for line in stub:
+            if line.startswith("from "):
+                module, _, names = line.removeprefix("from ").partition(" import ")
+                module_of[names.partition(" as ")[0]] = module
 
     def import_name(name: str) -> object:
         if name not in module_of:
