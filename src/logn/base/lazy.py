@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # `typing` would take longer to import than all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
