@@ -268,6 +268,7 @@ def correct(
         target,
         files.first(PROOF_IMAGES),
         sides={"statistics": moments, "affine": maps},
+        overwrite=overwrite,
         class_factors=None if points is None else points.factors,
     )
     return replace(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn.base.arrays import DEFAULT_AT
-from logn.base.files import format_of, require_file
+from logn.base.files import format_of, refuse_inputs, require_file
 from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,
@@ -44,6 +44,7 @@ def compare(
     at: options.At = DEFAULT_AT,
     bootstrap: options.Bootstrap = 1000,
     output: options.OptionalOutput = None,
+    overwrite: options.Overwrite = False,
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
@@ -65,9 +66,10 @@ def compare(
 
     classifier = is_classifier(source)
     _check_options(classifier, source, data, labels, train_logits, class_names)
-    _make_folder(output)
     chosen = list(DEFAULT_METHODS) if statistics or train_logits else []
     chosen = options.split_methods(methods) if methods else chosen
+    inputs = (source, data, statistics, counts, target, labels, train_logits, class_names, *chosen)
+    _make_folder(output, *inputs, overwrite=overwrite)
     given: dict[str, Any] = {"target": options.read_target(target)} if target else {}
     if classifier:
         given |= _classifier_inputs(source, statistics, counts, train_logits, class_names)
@@ -89,7 +91,7 @@ def compare(
         )
     comparison = comparison.made_by(COMMAND_LINE.get())
     if output is not None:
-        comparison.save(output)
+        comparison.save(output, overwrite=overwrite)
     if json:
         print_json(comparison.to_dict())
         return
@@ -132,7 +134,7 @@ def _check_options(
         raise InputError(f"Pass {wanted} of `{source}`: {'--labels' if classifier else '--data'} FILE.")
 
 
-def _make_folder(folder: Path | None) -> None:
+def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: bool) -> None:
     """Make the folder for the results before the work begins."""
     if folder is None:
         return
@@ -140,7 +142,7 @@ def _make_folder(folder: Path | None) -> None:
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")
-    check_comparison_folder(folder)
+    refuse_inputs(check_comparison_folder(folder, overwrite=overwrite), inputs)
     folder.mkdir(parents=True, exist_ok=True)
 
 

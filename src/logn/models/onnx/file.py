@@ -129,6 +129,17 @@ def _external_data(model: Any) -> dict[str, str]:
     }
 
 
+def data_files(path: Path) -> list[Path]:
+    """The files that hold weights of an ONNX file beside it; none if it cannot be read."""
+    try:
+        import onnx
+
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception:  # opening it will tell what is wrong
+        return []
+    return [path.parent / name for name in sorted(set(_external_data(model).values()))]
+
+
 def engine_file(path: str | os.PathLike[str]) -> str | None:
     """What an engine's file is, and what to do instead; None for any other file.
 

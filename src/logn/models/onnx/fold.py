@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import check_new, staging_folder
+from logn.base.files import check_new, put_files, staging_folder
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
@@ -149,7 +149,8 @@ def fold_onnx(
     if scaling is not None:
         scaling.insert(folded)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, _Trial(file, logits, whole, [used, *runs[1:]], way, scaling))
+    trial = _Trial(file, logits, whole, [used, *runs[1:]], way, scaling)
+    proof = _write(file, folded, target, trial, overwrite=overwrite)
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -289,7 +290,7 @@ def _beside(per_column: npt.NDArray[Any], logits: OnnxLogits) -> npt.NDArray[Any
     return per_column.reshape(len(per_column), *[1] * (-logits.axis - 1))
 
 
-def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
+def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial, *, overwrite: bool) -> Proof:
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
 
@@ -301,11 +302,11 @@ def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
                 onnx.external_data_helper.set_external_data(tensor, data_name)
         onnx.save_model(folded, str(written))
         proof = trial.prove(written).checked(str(file.path))
-        data = written.parent / data_name
+        data, targets = written.parent / data_name, {written: target}
         if data.exists():
             data.chmod(written.stat().st_mode)  # onnx makes it readable for its owner only
-            os.replace(data, target.parent / data_name)
-        os.replace(written, target)
+            targets = {data: target.parent / data_name, written: target}
+        put_files(targets, overwrite=overwrite)
     return proof
 
 
