@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.base.files import require_place
+from logn.data.class_names import names_differ
 from logn.errors import InputError
 from logn.models.hints import Hints
 from logn.models.open import open_model
@@ -90,6 +91,8 @@ def fold_thresholds(
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
     """The threshold of each class of a model; those of other classes are refused."""
     points = OperatingPoints.load(thresholds, at, class_names)
-    if class_names is not None and points.class_names != tuple(class_names):
-        raise InputError(f"The thresholds and `{name}` are of different classes.")
+    if class_names is not None and (
+        difference := names_differ(points.class_names, "the thresholds", class_names, f"`{name}`")
+    ):
+        raise InputError(f"{difference}; choose thresholds for this model.")
     return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,11 @@ from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,
     command,
-    echo,
     print_json,
     print_note,
     print_tables,
     print_text,
     progress,
-    text_style,
 )
 from logn.errors import InputError
 
@@ -172,7 +171,7 @@ def _classifier_inputs(
 
 def _print_short(comparison: Comparison) -> None:
     """One line per method, of at most 80 columns, and one verdict."""
-    from logn.base.text_table import TextStyle, write_table
+    from logn.base.text_table import write_table
     from logn.measure.comparison.comparison import CLASSIFICATION
     from logn.measure.comparison.tables import change_text, points
 
@@ -185,7 +184,7 @@ def _print_short(comparison: Comparison) -> None:
         name = row.name if len(row.name) <= NAME_WIDTH else f"{row.name[: NAME_WIDTH - 1]}…"
         change = [change_text(row.differences[first]) if place else ""] if compared else []
         rows.append([name, points(row[first]), *change, *(points(row[metric]) for _, metric in others)])
-    echo(write_table(header, rows, TextStyle(width=None, rule=text_style().rule)))
+    print_tables(lambda style: write_table(header, rows, replace(style, width=None)))
     if compared:
         print_text(comparison.verdict())
     for note in comparison.notes:

@@ -69,6 +69,7 @@ def fold(
         tensor=tensor or None,
         activation=activation,
         inputs=_random_images(model, options.parse_size(size)),
+        class_names=class_names,
         overwrite=overwrite,
     )
     if json:

@@ -111,11 +111,21 @@ def read_onnx(path: str | os.PathLike[str] | OnnxFile) -> OnnxFile:
         raise InputError(f"`{path}` cannot be read as an ONNX model: {reason}.") from error
     if not model.graph.node:
         raise InputError(f"`{path}` cannot be read as an ONNX model: it has no nodes.")
+    _unlist_weights(model)
     if model.functions:  # what a function holds is not seen from the graph
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
     return OnnxFile(path, model, tuple(sorted(set(data_files.values()))), frozenset(data_files))
+
+
+def _unlist_weights(model: Any) -> None:
+    """Take the weights off the inputs, where formats before version 4 list them; there nobody can put in others."""
+    if model.ir_version < 4:
+        model.ir_version = 4
+        stored = {tensor.name for tensor in model.graph.initializer}
+        for value in [value for value in model.graph.input if value.name in stored]:
+            model.graph.input.remove(value)
 
 
 def _external_data(model: Any) -> dict[str, str]:
