@@ -91,3 +91,168 @@ def test_a_pipe_is_neither_waited_for_nor_replaced(refused, stats, tmp_path):
     assert refused("fit", stats, "-o", pipe) == sentence
     assert refused("inspect", pipe) == f"`{pipe}` is a pipe or a device, not a file."
     assert pipe.is_fifo()
+
+
+# Every verb that writes: what it is called with, and its output; {f} is the folder of all files.
+WRITING = {
+    "apply": ("apply {f}/affine.safetensors {f}/test.npy", "-o", "out.npy"),
+    "collect": ("collect {f}/test.npy", "-o", "out.safetensors"),
+    "collect, a model": (
+        "collect {f}/model.onnx --like imagenet --size 8 --images {f}/images",
+        "-o",
+        "out.safetensors",
+    ),
+    "compare": ("compare {f}/store -d {f}/gt.json --bootstrap 0", "-o", "comparison/comparison.json"),
+    "correct": ("correct {f}/model.onnx --like imagenet --size 8 --images {f}/images -m logn", "-o", "out.onnx"),
+    "fit": ("fit {f}/stats.safetensors", "-o", "out.safetensors"),
+    "fold": ("fold {f}/model.onnx {f}/affine.safetensors", "-o", "out.onnx"),
+    "fold, thresholds": (
+        "fold {f}/sigmoid.onnx --thresholds {f}/wanted.json --class-names {f}/names.txt",
+        "-o",
+        "out.onnx",
+    ),
+    "inspect": ("inspect {f}/stats.safetensors", "--plot", "out.svg"),
+    "merge": ("merge {f}/stats.safetensors", "-o", "out.safetensors"),
+    "report": ("report {f}/compared", "-o", "out.html"),
+    "thresholds": ("thresholds {f}/store -d {f}/gt.json --bootstrap 0", "-o", "out.json"),
+    "thresholds, a correction": (
+        "thresholds {f}/store -d {f}/gt.json --bootstrap 0 --thresholds fppi=1 --at 0.74",
+        "--affine",
+        "out.safetensors",
+    ),
+}
+# What each reads, as far as an output could have its name.
+READ = {
+    "apply": ("affine.safetensors", "test.npy"),
+    "collect": ("test.npy",),
+    "collect, a model": ("model.onnx", "weights.bin", "images/0.png"),
+    "correct": ("model.onnx",),
+    "fit": ("stats.safetensors",),
+    "fold": ("model.onnx", "affine.safetensors", "weights.bin"),
+    "fold, thresholds": ("sigmoid.onnx", "wanted.json", "names.txt"),
+    "inspect": ("stats.safetensors",),
+    "merge": ("stats.safetensors",),
+    "thresholds": ("gt.json", "store/part-00000/logits.bin", "store/part-00000/header.json"),
+    "thresholds, a correction": ("gt.json", "store/part-00000/logits.bin"),
+}
+EXTERNAL = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+CLASSIFIER = "(float[N, 3, 8, 8] x) => (float[N, 3] y) { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, w) }"
+SIGMOID = "(float[N, 3] x) => (float[N, 3] y) { z = Gemm(x, w) y = Sigmoid(z) }"
+pytestmark = pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+
+
+@pytest.fixture
+def files(run, make_files, save_onnx, draw_images, tmp_path):
+    pytest.importorskip("onnxruntime")
+    folder = make_files(tmp_path)
+    save_onnx(folder / "model.onnx", CLASSIFIER, EXTERNAL, w=np.diag([3.0, 2.0, 1.0]))
+    save_onnx(folder / "sigmoid.onnx", SIGMOID, w=np.eye(3))
+    draw_images(folder / "images", 6, (8, 8))
+    ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 2.0]).save(folder / "affine.safetensors")
+    (folder / "wanted.json").write_text('{"a": 0.5, "b": 0.2}')
+    (folder / "names.txt").write_text("a\nb\nc\n")
+    words = ("-s", folder / "stats.safetensors", "--methods", "logn", "--bootstrap", "0", "-o", folder / "compared")
+    assert run("compare", folder / "store", "-d", folder / "gt.json", *words).code == 0
+    return folder
+
+
+def written(files, verb):
+    words, option, name = WRITING[verb]
+    output = files / name
+    target = output.parent if "comparison" in name else output
+    return [*words.format(f=files).split(), option, target], output
+
+
+def everything(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_no_verb_replaces_a_file_unless_it_is_asked_to(run, refused, files, verb):
+    if verb == "inspect":
+        pytest.importorskip("matplotlib")
+    command, _ = written(files, verb)
+    assert run(*command).code == 0
+    before = everything(files)
+    assert "exists already" in refused(*command)
+    assert everything(files) == before
+    done = run(*command, "--overwrite")
+    assert done.code == 0, done.err
+    assert everything(files).keys() == before.keys()
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_an_output_that_appears_during_the_run_stays(run, files, monkeypatch, verb):
+    """Two runs into one file: one of them says so; both ended with 0 once."""
+    if verb == "inspect":
+        pytest.importorskip("matplotlib")
+    command, output = written(files, verb)
+    before, link = everything(files), os.link
+
+    def late(source, target, **more):
+        if os.path.realpath(target) == os.path.realpath(output):
+            output.write_text("of another run")
+        link(source, target, **more)
+
+    monkeypatch.setattr(os, "link", late)
+    done = run(*command)
+    assert done.code == 2
+    assert done.err.strip().splitlines()[-1].startswith(f"Error: `{output}` exists already")
+    assert everything(files) == before | {output: b"of another run"}
+
+
+@pytest.mark.parametrize(("verb", "name"), [(verb, name) for verb, names in READ.items() for name in names])
+def test_no_verb_replaces_what_it_reads(refused, files, verb, name):
+    if verb == "inspect":
+        pytest.importorskip("matplotlib")
+    command, _ = written(files, verb)
+    before = everything(files)
+    sentence = refused(*command[:-1], files / name, "--overwrite")
+    assert "one of the inputs" in sentence or "is the model itself" in sentence
+    assert everything(files) == before
+
+
+def test_what_lies_beside_a_corrected_model_replaces_no_input(refused, files):
+    given = files / "out.affine.safetensors"
+    (files / "affine.safetensors").rename(given)
+    before = everything(files)
+    words = WRITING["correct"][0].format(f=files).replace("logn", str(given)).split()
+    assert "one of the inputs" in refused(*words, "-o", files / "out.onnx", "--overwrite")
+    assert everything(files) == before
+
+
+def test_two_outputs_of_one_name_are_refused(refused, files):
+    output = files / "both.safetensors"
+    words = WRITING["thresholds"][0].format(f=files).split()
+    sentence = refused(*words, "-o", output, "--affine", output)
+    assert sentence == f"Two outputs are `{output}`: choose another name for one of them."
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("verb", ["fold", "correct"])
+@pytest.mark.parametrize("at", range(6))
+def test_a_model_and_its_data_file_change_together(run, files, monkeypatch, verb, at):
+    """An interrupt at any of the renames leaves both files as they were, or both new."""
+    command, output = written(files, verb)
+    assert run(*command).code == 0
+    (files / "affine.safetensors").unlink()
+    ClassAffine([1.0, 5.0, 1.0], [0.0, 0.0, 7.0]).save(files / "affine.safetensors")
+    before, steps = everything(files), {"left": at}
+
+    def interrupted(step):
+        def call(source, target, **more):
+            if os.path.dirname(target) == str(files) or os.path.dirname(source) == str(files):
+                steps["left"] -= 1
+                if steps["left"] == -1:
+                    raise KeyboardInterrupt
+            return step(source, target, **more)
+
+        return call
+
+    for name in ("link", "replace"):
+        monkeypatch.setattr(os, name, interrupted(getattr(os, name)))
+    code = run(*command, "--overwrite").code
+    assert code == (0 if steps["left"] >= 0 else 130)
+    if code:
+        assert everything(files) == before
+    assert output.with_name("out.onnx.data").exists()

@@ -143,14 +143,33 @@ def test_the_shell_completes_verbs_options_and_methods(monkeypatch, capsys, type
     assert capsys.readouterr().out.split() == offered
 
 
-@pytest.mark.parametrize("name", ["thresholds", "inspect", "compare, a classifier, verbose"])
-def test_in_a_terminal_headers_are_bold_and_no_code_is_shown(files, name):
-    """In a pseudo-terminal, as a user runs it: our own codes reach the terminal, and none is made visible."""
+CORRECT = (
+    "correct {f}/yolox.onnx --like yolox --images {f}/images --class-names {f}/names.txt --thresholds {f}/wanted.json"
+)
+
+
+@pytest.fixture(scope="module")
+def detector(files, save_yolox, draw_images):
+    pytest.importorskip("onnxruntime")
+    save_yolox(files / "yolox.onnx")
+    draw_images(files / "images", 3, (32, 32))
+    (files / "names.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
+    (files / "wanted.json").write_text('{"aeroplane": 0.5}')
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "correct"])
+def test_in_a_terminal_headers_are_bold_and_no_code_is_shown(files, name, request):
+    """In a pseudo-terminal, as a user runs it: our own codes reach the terminal, and none is made visible.
+
+    Every verb that prints a table is here; the table of `logn demo` is plain text of at most 62 columns.
+    """
     pty = pytest.importorskip("pty", reason="there are pseudo-terminals on POSIX only")
+    if name == "correct":
+        request.getfixturevalue("detector")
     ours, theirs = pty.openpty()
     unset = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS")
     kept = {key: value for key, value in os.environ.items() if key not in unset}
-    words = [word.format(f=files, m=METHODS) for word in COMMANDS[name].split()]
+    words = [word.format(f=files, m=METHODS) for word in COMMANDS.get(name, CORRECT).split()]
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "logn", *words],
         stdout=theirs,

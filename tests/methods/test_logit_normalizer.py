@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import logn
+from logn.errors import InputError, LogNWarning
 from logn.statistics.moments import StatisticsMetadata
 
 TRAIN = np.random.default_rng(0).normal([3.0, 0.0, -4.0, 1.0], [2.0, 1.0, 0.5, 1.0], size=(400, 4))
@@ -83,6 +84,7 @@ def test_fit_forgets_and_partial_fit_does_not():
     assert normalizer.fit(TRAIN[:, :3]).n_features_in_ == 3
 
 
+@pytest.mark.filterwarnings("ignore:There are only:logn.errors.LogNWarning")
 def test_a_first_row_alone_waits_for_more():
     normalizer = logn.LogitNormalizer().partial_fit(TRAIN[:1])
     with pytest.raises(logn.InputError, match="at least two rows"):
@@ -151,3 +153,48 @@ def test_it_does_without_scikit_learn():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "(4, 4)\n"
+
+
+class Frame:
+    """As much of a data frame as is asked for."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = np.asarray(values), columns
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values if dtype is None else self.values.astype(dtype)
+
+
+def test_columns_in_another_order_are_refused():
+    """They got the shifts of other classes once."""
+    logits = np.random.default_rng(0).normal([3.0, 0.0, -4.0], 1.0, (500, 3))
+    normalizer = logn.LogitNormalizer("logn").fit(Frame(logits, ["a", "b", "c"]))
+    assert normalizer.feature_names_in_.tolist() == ["a", "b", "c"]
+    expected = normalizer.transform(logits)
+    assert np.array_equal(normalizer.transform(Frame(logits, ["a", "b", "c"])), expected)
+    for step in (normalizer.transform, normalizer.inverse_transform, normalizer.partial_fit):
+        with pytest.raises(InputError, match="column 0 of `logits` to be 'a', but got 'c': The feature names should"):
+            step(Frame(logits[:, ::-1], ["c", "b", "a"]))
+    assert not hasattr(normalizer.fit(logits), "feature_names_in_")
+
+
+@pytest.mark.parametrize(
+    ("rows", "doubt"),
+    [
+        (np.random.default_rng(0).normal(size=(40, 3)), "only 40 rows"),
+        (np.random.default_rng(0).normal(size=(150, 400)), "more columns \\(400\\) than rows"),
+        (np.random.default_rng(0).random((400, 3)), "as probabilities do: LogN needs the logits"),
+    ],
+)
+def test_doubtful_logits_are_warned_of_as_by_correct(rows, doubt):
+    with pytest.warns(LogNWarning, match=doubt):
+        logn.LogitNormalizer("logn").fit(rows)
+    with pytest.warns(LogNWarning, match=doubt):
+        assert logn.LogitNormalizer("logn").partial_fit(rows).affine_ is not None
+
+
+@pytest.mark.parametrize("target", [["a", "b", "c"], ["0.2", "0.3", "0.5"], [[1], [1, 2]], {"a": 1}])
+def test_a_target_that_is_no_numbers_is_one_sentence(target):
+    logits = np.random.default_rng(0).normal(size=(500, 3))
+    with pytest.raises(InputError, match="Expected `target` to be one share per foreground class, as numbers"):
+        logn.LogitNormalizer("p2p", target=target).fit(logits)

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +55,12 @@ def staging_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
     """Give a temporary path for a file or a folder; on success it takes the place of `path`, on an error it is removed.
+
+    Args:
+        path: Where to write.
+        overwrite: Whether to replace a file that is there at the end; if not, it stays and the new one is removed.
 
     Example:
         >>> import tempfile
@@ -72,14 +76,61 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary = folder / target.name
         try:
             yield temporary
-            os.replace(temporary, target)
+            put_files({temporary: target}, overwrite=overwrite)
         except OSError as error:
             if error.filename in (temporary, str(temporary)) or (error.filename is None and error.errno in _NO_ROOM):
                 error.filename = str(target)
             raise
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def put_files(targets: Mapping[Path, Path], *, overwrite: bool) -> None:
+    """Give files or folders that lie in a staging folder their names: all of them, or none.
+
+    If the process is killed in between, no file has the last name, so that a model never lies beside the weights of
+    another; what had that name is in the staging folder.
+
+    Args:
+        targets: The name of each, the main file last.
+        overwrite: Whether to replace files; if not, a file that appeared during the run stays.
+    """
+    if overwrite and len(targets) == 1:
+        os.replace(*next(iter(targets.items())))
+        return
+    moved: list[tuple[Path, Path]] = []
+    placed: list[tuple[Path, object]] = []
+    try:
+        for number, (source, target) in enumerate(reversed(targets.items())):
+            if overwrite and os.path.lexists(target):
+                moved.append((source.with_name(f".old-{number}"), target))
+                os.replace(target, moved[-1][0])
+        for source, target in targets.items():
+            placed.append((target, file_identity(source)))
+            _put_if_free(source, target)
+    except BaseException:  # an interrupt, too
+        for target, identity in placed:
+            if target.is_file() and file_identity(target) == identity:
+                target.unlink()
+        for old, target in moved:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(old, target)
+        raise
+
+
+def _put_if_free(source: Path, target: Path) -> None:
+    """Rename a file or a folder, unless there is something of that name: two processes cannot both succeed."""
+    try:
+        os.rename(source, target) if source.is_dir() else os.link(source, target)
+    except OSError as error:
+        if os.path.lexists(target):
+            raise _exists(target) from error
+        if source.is_dir():
+            raise
+        # A disk without hard links: the empty file takes the name.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL))
+        os.replace(source, target)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = True) -> None:
     r"""Write text as UTF-8 in one atomic step, with the same bytes on every system: lines end as they do in the text.
 
     Half of a pair of surrogates, as cut-off emoji have in JSON, and bytes of a file name that are no text have no code
@@ -92,7 +143,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         >>> target.read_text(encoding="utf-8")
         '猫 \\ud83d'
     """
-    with atomic_path(path) as temporary:
+    with atomic_path(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
@@ -236,10 +287,42 @@ to replace it.
         if path.is_dir():
             raise InputError(f"`{path}` is a folder: choose another `output`.")
         if not overwrite and (path.exists() or path.is_symlink()):
-            raise InputError(
-                f"`{path}` exists already: choose another `output`, or pass overwrite=True (`--overwrite`) to replace "
-                "it."
-            )
+            raise _exists(path)
+
+
+def _exists(path: Path) -> InputError:
+    return InputError(
+        f"`{path}` exists already: choose another `output`, or pass overwrite=True (`--overwrite`) to replace it."
+    )
+
+
+def refuse_inputs(outputs: Sequence[Path], inputs: Iterable[str | os.PathLike[str] | None]) -> None:
+    """Refuse outputs that would replace an input or a file in an input folder, and two outputs of one name.
+
+    Args:
+        outputs: Where files will be written.
+        inputs: What is read; what is no file or folder, such as the name of a method, is passed over.
+
+    Example:
+        >>> refuse_inputs([Path("a.json"), Path("./a.json")], [])
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: Two outputs are `a.json`: choose another name for one of them.
+    """
+    places = [file_identity(path) for path in outputs]
+    for path, place in zip(outputs, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(f"Two outputs are `{path}`: choose another name for one of them.")
+    present = {place: path for place, path in zip(places, outputs, strict=True) if path.exists()}
+    for source in inputs if present else ():
+        if source is None or not os.path.exists(source):
+            continue
+        if (path := present.get(file_identity(source))) is not None:
+            raise InputError(f"`{path}` is one of the inputs: choose another name for the output.")
+        folder = Path(source).resolve() if os.path.isdir(source) else None
+        inside = next((path for path in present.values() if folder in path.resolve().parents), None)
+        if inside is not None:
+            raise InputError(f"`{inside}` lies in `{source}`, one of the inputs: choose another name for the output.")
 
 
 def file_identity(path: str | os.PathLike[str]) -> tuple[int, int] | str:

@@ -6,13 +6,13 @@ The same flag has the same help and the same meaning in every verb; a test compa
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from logn.base.files import check_new, require_place
+from logn.base.files import atomic_path, check_new, refuse_inputs, require_place
 from logn.cli.console import command
 from logn.errors import InputError
 
@@ -314,7 +314,7 @@ def check_output(path: Path, *inputs: str | os.PathLike[str] | None, overwrite: 
 
     Args:
         path: Where to write.
-        inputs: The files that are read.
+        inputs: The files and folders that are read; other texts, such as the name of a method, are passed over.
         overwrite: Whether the user wants an existing file to be replaced.
 
     Example:
@@ -327,13 +327,30 @@ def check_output(path: Path, *inputs: str | os.PathLike[str] | None, overwrite: 
     require_place(path)
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"The folder `{path.parent}` is not writable: choose another one.")
-    if path.exists() and any(_same_file(path, source) for source in inputs):
-        raise InputError(f"`{path}` is one of the inputs: choose another name for the output.")
+    refuse_inputs([path], with_parts(inputs))
     check_new(path, overwrite=overwrite)
 
 
-def _same_file(path: Path, source: str | os.PathLike[str] | None) -> bool:
-    return source is not None and Path(source).exists() and path.samefile(source)
+def save(path: Path, write: Callable[[Path], object], overwrite: bool) -> None:
+    """Let `write` make a file under a temporary name; one that appeared at `path` during the run stays, and is named.
+
+    Args:
+        path: Where to write.
+        write: Writes to the path that it gets.
+        overwrite: Whether the user wants an existing file to be replaced.
+    """
+    with atomic_path(path, overwrite=overwrite) as temporary:
+        write(temporary)
+
+
+def with_parts(inputs: Iterable[str | os.PathLike[str] | None]) -> Iterator[str | os.PathLike[str] | None]:
+    """The inputs, and the files that belong to models among them."""
+    for source in inputs:
+        yield source
+        if source is not None and Path(source).suffix.lower().startswith((".onnx", ".py:")):
+            from logn.models.write import files_of
+
+            yield from files_of(source)
 
 
 def listed(paths: Sequence[str | os.PathLike[str]], shown: int = 3) -> str:

@@ -17,6 +17,7 @@ from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_share
+from logn.methods.provenance import LogitFacts, foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.methods.sampled_scores import class_scores, sampled_threshold
 from logn.models.hints import Hints
@@ -268,6 +269,7 @@ def correct(
         target,
         files.first(PROOF_IMAGES),
         sides={"statistics": moments, "affine": maps},
+        overwrite=overwrite,
         class_factors=None if points is None else points.factors,
     )
     return replace(
@@ -299,6 +301,10 @@ def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold:
             f"The map has {method.num_columns} columns, but the model has {columns}; fit it to statistics of this "
             "model."
         )
+    known = moments[0].metadata
+    facts = LogitFacts("the model", class_names=foreground_names(known), activation=known.activation)
+    for sentence in () if method.source is None else facts.mismatches("the map", method.source):
+        raise InputError(f"{sentence}; fit it to statistics of this model.")
     return (method,)
 
 

@@ -135,6 +135,37 @@ def places_of(names: Sequence[str], available: Sequence[str], what: str = "count
     return match.label_of_model
 
 
+def names_differ(names: Sequence[str], what: str, expected: Sequence[str], other: str) -> str | None:
+    """How the classes of two sides differ, in words without a full stop; None if all names and their order are equal.
+
+    Case, spaces, hyphens and underscores do not count.
+
+    Example:
+        >>> names_differ(["cat", "traffic light"], "`map`", ["Cat", "traffic_light"], "`model`") is None
+        True
+        >>> names_differ(["cat", "dog"], "`map`", ["dog", "cat"], "`model`")
+        "The classes differ: class 0 is 'cat' in `map`, 'dog' in `model` (the same names in another order)"
+    """
+    if len(names) != len(expected):
+        return f"The classes differ: {len(names)} in {what}, {len(expected)} in {other}"
+    keys, wanted = [_key(name) for name in names], [_key(name) for name in expected]
+    index = next((index for index, pair in enumerate(zip(keys, wanted, strict=True)) if len({*pair}) > 1), None)
+    if index is None:
+        return None
+    order = " (the same names in another order)" if sorted(keys) == sorted(wanted) else ""
+    return f"The classes differ: class {index} is {names[index]!r} in {what}, {expected[index]!r} in {other}{order}"
+
+
+def are_placeholders(names: Sequence[str]) -> bool:
+    """Whether names only count the classes, as exporters write them that know none.
+
+    Example:
+        >>> are_placeholders(["class0", "class1"]), are_placeholders(["LABEL_0", "1"]), are_placeholders(["cat", "1"])
+        (True, True, False)
+    """
+    return all(re.fullmatch(r"(?:class|label)?[ _-]?\d+", name, re.IGNORECASE) for name in names)
+
+
 def warn_of_position(what: str, names: Sequence[str]) -> None:
     """Warn that named classes are taken by position, since the model has no names to match them with."""
     warn(

@@ -17,8 +17,16 @@ import numpy.typing as npt
 
 from logn.base.files import require_file
 from logn.base.strict_json import parse_json
-from logn.data.annotations import FEDERATED_FIELDS, Annotations, label_protocol, read_annotations
+from logn.data.annotations import (
+    FEDERATED_FIELDS,
+    Annotations,
+    fingerprint_images,
+    image_names,
+    label_protocol,
+    read_annotations,
+)
 from logn.data.class_names import ClassMatch, listed, match_classes
+from logn.data.label_sources import find_labels
 from logn.errors import InputError
 from logn.matching.truth import GROUPS, GroundTruth
 from logn.predictions.detections import Detections
@@ -41,6 +49,20 @@ def truth_of_predictions(
         names = ("category_ids", "class_names", "num_classes")
         options |= {"image_ids": store.image_ids.tolist(), **{name: getattr(store.header, name) for name in names}}
     return refuse_without_objects(load_ground_truth(source, **options))
+
+
+def other_images(store: PredictionStore, truth: GroundTruth) -> str:
+    """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
+    metadata = store.header.metadata
+    if "images" not in metadata or not store.is_complete:
+        return ""
+    annotated = [(image["id"], image_names(image)) for image in truth.dataset["images"]]
+    if not all(names for _, names in annotated) or fingerprint_images(annotated) == metadata["images"]:
+        return ""
+    return (
+        f"The images of `{truth.source}` have the ids of the predicted ones but other file names (the predictions were "
+        f"made from `{metadata.get('data', 'another file')}`). Check that it is the same split."
+    )
 
 
 def refuse_without_objects(truth: GroundTruth) -> GroundTruth:
@@ -279,10 +301,7 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
         raise InputError(f"`{path}` is not a JSON list of COCO results: {error}.") from error
     if lacking is not None:
         raise InputError(f"Result {lacking} of `{path}` lacks one of {', '.join(sorted(fields))}.")
-    names = [(Path(str(image.get("file_name", ""))).stem, image["id"]) for image in truth.dataset["images"]]
-    # Names that two images share identify neither.
-    ids: dict[Any, int] = dict(names) if len(dict(names)) == len(names) else {}
-    image_ids = [ids.get(entry["image_id"], entry["image_id"]) for entry in entries]
+    image_ids = _ids_of(truth, [entry["image_id"] for entry in entries])
     images = _positions(path, "image_id", image_ids, truth.image_ids)
     labels = _positions(path, "category_id", [entry["category_id"] for entry in entries], truth.category_ids)
     scores, boxes = _numbers(path, entries, "score", ()), _numbers(path, entries, "bbox", (4,))
@@ -292,6 +311,22 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     columns: dict[str, Any] = {"scores": scores[order], "boxes": boxes[order]}
     numbers = [column[order].astype(np.int32) for column in (images, labels, np.arange(len(order)))]
     return Detections(image_index=numbers[0], labels=numbers[1], proposal=numbers[2], **columns)
+
+
+def _ids_of(truth: GroundTruth, named: Sequence[Any]) -> list[Any]:
+    """The ids of the images that results name: by id, or by name without its suffix, as Ultralytics writes it.
+
+    It writes a name of digits as a number. So numbers are names, too, where any other image is named, or where the
+    labels have no ids of their own.
+    """
+    stems = {Path(str(image.get("file_name", ""))).stem: image["id"] for image in truth.dataset["images"]}
+    if len(stems) < truth.num_images:  # names that two images share identify neither
+        return list(named)
+    if not any(isinstance(name, str) for name in named) and find_labels(truth.source).form == "json":
+        return list(named)
+    numbers = {int(stem): image for stem, image in stems.items() if stem.isascii() and stem.isdecimal()}
+    ids: dict[Any, int] = {**stems, **numbers}
+    return [ids.get(name, str(name)) for name in named]
 
 
 def _positions(

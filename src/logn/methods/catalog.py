@@ -8,6 +8,7 @@ in `METHODS`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import types
@@ -267,7 +268,11 @@ def _target_shares(
         names = foreground_names(head)
         return target.aligned_to(names if names is not None or counts is None else counts.names).instance_counts
     if not isinstance(target, str):
-        return np.asarray(target, np.float64)
+        with contextlib.suppress(TypeError, ValueError):
+            shares = np.asarray(target)
+            if shares.dtype.kind in "biuf":
+                return shares.astype(np.float64)
+        raise InputError(f"Expected `target` to be one share per foreground class, as numbers, but got {target!r:.80}.")
     if counts is not None:
         return counts.instance_counts
     if moments is None:

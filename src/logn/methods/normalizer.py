@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from logn.base.arrays import is_torch_tensor
-from logn.errors import InputError
+from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit
 from logn.methods.recommend import RECOMMENDED
+from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 ArrayT = TypeVar("ArrayT")
@@ -39,6 +40,7 @@ class LogitNormalizer:
         affine_: The correction, which can be folded into a model.
         moments_: The statistics of the logits.
         n_features_in_: Columns of the logits.
+        feature_names_in_: Their names, if the logits came as a data frame whose columns have texts as names.
 
     Example:
         >>> train = np.random.default_rng(0).normal([3.0, 0.0, -4.0], [2.0, 1.0, 0.5], size=(1000, 3))
@@ -54,6 +56,7 @@ class LogitNormalizer:
 
     moments_: ClassMoments
     n_features_in_: int
+    feature_names_in_: Any
 
     def __init__(
         self,
@@ -81,9 +84,9 @@ class LogitNormalizer:
             raise InputError(
                 f"Expected `logits` to hold at least two rows to have a variance, but got {len(rows)} sample."
             )
-        for name in ("affine_", "moments_", "n_features_in_"):
+        for name in ("affine_", "moments_", "n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)
-        self.partial_fit(rows)
+        self.partial_fit(logits)
         self.affine_ = self._correction()
         return self
 
@@ -94,7 +97,9 @@ class LogitNormalizer:
             metadata = StatisticsMetadata(background=self.background, activation=self.activation)
             self.moments_ = ClassMoments(rows.shape[1], sample_rows=self.sample_rows, metadata=metadata)
             self.n_features_in_ = int(rows.shape[1])
-        self._check_width(rows)
+            if (names := _column_names(logits)) is not None:
+                self.feature_names_in_ = names
+        self._check_columns(logits, rows)
         self.moments_.update(rows)
         self.__dict__.pop("affine_", None)
         return self
@@ -159,16 +164,18 @@ class LogitNormalizer:
 
     def _correction(self) -> ClassAffine:
         options = {name: getattr(self, name) for name in ("strength", "threshold") if getattr(self, name) is not None}
+        for doubt in (*sanity_checks(self.moments_), *row_checks(self.moments_)):
+            warn(doubt)
         return fit(self.method, self.moments_, target=self.target, **options)
 
     def _to_transform(self, logits: Any) -> Any:
         if not self.__sklearn_is_fitted__():
             raise InputError("This LogitNormalizer is not fitted yet: call fit(logits) first.")
         rows = _checked_rows(logits)
-        self._check_width(rows)
+        self._check_columns(logits, rows)
         return rows
 
-    def _check_width(self, rows: Any) -> None:
+    def _check_columns(self, logits: Any, rows: Any) -> None:
         columns, expected = rows.shape[1], self.n_features_in_
         if columns != expected:
             # The second half is what scikit-learn's users know.
@@ -176,6 +183,21 @@ class LogitNormalizer:
                 f"Expected `logits` to have {expected} columns, but got {columns}: X has {columns} features, but "
                 f"LogitNormalizer is expecting {expected} features as input."
             )
+        names, fitted = _column_names(logits), getattr(self, "feature_names_in_", None)
+        if names is not None and fitted is not None and (names != fitted).any():
+            place = int(np.flatnonzero(names != fitted)[0])
+            raise InputError(
+                f"Expected column {place} of `logits` to be {fitted[place]!r}, but got {names[place]!r}: The feature "
+                "names should match those that were passed during fit, in the same order."
+            )
+
+
+def _column_names(logits: Any) -> Any:
+    """The names of the columns of a data frame, if all are texts, as scikit-learn takes them; else None."""
+    names = getattr(logits, "columns", None)
+    if names is None or not all(isinstance(name, str) for name in names):
+        return None
+    return np.asarray(list(names), dtype=object)
 
 
 def _checked_rows(logits: Any) -> Any:

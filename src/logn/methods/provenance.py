@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logn.base.arrays import foreground_columns
+from logn.data.class_names import names_differ
 from logn.errors import InputError, warn
 from logn.statistics.moments import StatisticsMetadata
 
@@ -75,8 +76,9 @@ allow_mismatch=True if that is meant.
     def mismatches(self, what: str, source: StatisticsMetadata) -> Iterator[str]:
         """A sentence, without its full stop, for each thing in which both sides are known and differ."""
         names = foreground_names(source)
-        if names is not None and self.class_names is not None and names != tuple(self.class_names):
-            yield f"The classes differ: {self._other_names(what, names, self.class_names)} in {self.name}"
+        if names is not None and self.class_names is not None:
+            difference = names_differ(names, what, self.class_names, self.name)
+            yield from () if difference is None else (difference,)
         if None not in (source.activation, self.activation) and source.activation != self.activation:
             yield f"The activation differs: {source.activation} in {what}, {self.activation} in {self.name}"
         digests = (source.fingerprint, self.fingerprint)
@@ -87,13 +89,6 @@ allow_mismatch=True if that is meant.
                     f"The weights differ ({_short(mine)} in {what}, {_short(str(digests[1]))} in {self.name}): "
                     f"{_OTHER_WEIGHTS.get(kind, _OTHER_WEIGHTS[''])}"
                 )
-
-    @staticmethod
-    def _other_names(what: str, names: Sequence[str], expected: Sequence[str]) -> str:
-        if len(names) != len(expected):
-            return f"{len(names)} in {what}, {len(expected)}"
-        index = next(index for index, name in enumerate(names) if name != expected[index])
-        return f"class {index} is {names[index]!r} in {what}, {expected[index]!r}"
 
 
 def fingerprint_kind(fingerprint: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import check_new, staging_folder
+from logn.base.files import check_new, put_files, refuse_inputs, staging_folder
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.models.images import ImageFiles
@@ -23,20 +23,40 @@ if TYPE_CHECKING:
     from logn.models.proof import Proof
 
 
-def check_target(model: object, target: Path, *, overwrite: bool) -> None:
-    """Refuse an output that is the model, that exists, or whose folder cannot be written to."""
+def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | None, overwrite: bool) -> None:
+    """Refuse an output that is the model or another input, that exists, or whose folder cannot be written to."""
     source = Path(model) if isinstance(model, str | os.PathLike) else None
     if source is not None and source.exists() and target.exists() and target.samefile(source):
         raise InputError(f"`output` is the model itself, `{target}`; choose another name.")
     more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
     if target.suffix.lower() == ".onnx":
         more.append(target.with_name(f"{target.name}.data"))  # weights in external data
+    refuse_inputs([target, *more], [*inputs, *files_of(model)])
     check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
         raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
     if not os.access(parent, os.W_OK):
         raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
+
+
+def files_of(model: object) -> list[Path]:
+    """The files of a model: itself, the weights beside an ONNX file, the Python file of a function.
+
+    Example:
+        >>> [path.name for path in files_of("models.py:build")]
+        ['models.py']
+    """
+    if not isinstance(model, str | os.PathLike):
+        return []
+    path, (file, colon, _) = Path(model), os.fspath(model).rpartition(":")
+    if colon and file.endswith(".py"):
+        return [Path(file)]
+    if path.suffix.lower() != ".onnx" or not path.is_file():
+        return [path]
+    from logn.models.onnx.file import data_files
+
+    return [path, *data_files(path)]
 
 
 def check_suffix(source: OpenedModel, target: Path) -> None:
@@ -58,6 +78,7 @@ def write_model(
     images: ImageFiles | None = None,
     *,
     sides: Mapping[str, Sequence[ClassMoments | ClassAffine]],
+    overwrite: bool = False,
     class_factors: npt.NDArray[np.float64] | None = None,
 ) -> tuple[Proof, tuple[Path, ...]]:
     """Write a corrected model and what belongs to it; the files get their names once it is proven.
@@ -68,6 +89,7 @@ def write_model(
         target: Where to write; None proves it only.
         images: What to prove it on; by default noise.
         sides: What to write beside it (into it, if it is a folder): "statistics" and "affine", one per stage.
+        overwrite: Replace files that are there; a folder is never replaced.
         class_factors: Factors of the class scores at the output, for thresholds beside an objectness.
     """
     name, in_folder = (target or Path(f"corrected{source.suffix}")).name, not source.suffix
@@ -76,7 +98,7 @@ def write_model(
         for what, parts in sides.items():
             for stage, part in enumerate(parts):
                 part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
-        return proof, () if target is None else _move(folder, target)
+        return proof, () if target is None else _move(folder, target, overwrite=overwrite)
 
 
 @contextmanager
@@ -90,9 +112,9 @@ def _temporary_folder(target: Path | None) -> Iterator[Path]:
         yield beside_target
 
 
-def _move(folder: Path, target: Path) -> tuple[Path, ...]:
+def _move(folder: Path, target: Path, *, overwrite: bool) -> tuple[Path, ...]:
     """Give every file its name, the model last: what bears its name is whole."""
     parts = sorted(folder.iterdir(), key=lambda part: (part.name == target.name, part.name))
-    for part in parts:
-        os.replace(part, target.with_name(part.name))
-    return tuple(target.with_name(part.name) for part in parts)
+    targets = {part: target.with_name(part.name) for part in parts}
+    put_files(targets, overwrite=overwrite and not (folder / target.name).is_dir())
+    return tuple(targets.values())

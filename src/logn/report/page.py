@@ -71,6 +71,7 @@ def write_report(
     *,
     method: str | None = None,
     images: str | os.PathLike[str] | None = None,
+    overwrite: bool = True,
 ) -> ReportSummary:
     """Write the page of a comparison.
 
@@ -79,6 +80,7 @@ def write_report(
         output: The HTML file.
         method: The method to look at closely; by default the first of the comparison.
         images: Folder that the image paths of the annotations start from; by default where the comparison saw them.
+        overwrite: Replace a file that is there.
 
     Example:
         >>> import logn, numpy as np, tempfile
@@ -93,7 +95,8 @@ def write_report(
     parts, missing = make_sections(comparison, focus, None if images is None else Path(images))
     of_provenance = parts[-1]
     of_provenance["commands"] = _commands(comparison, folder, focus.name, images, output)
-    write_text(output, render_page(sections.top(comparison, focus), parts, **_names(comparison, focus, Path(folder))))
+    page = render_page(sections.top(comparison, focus), parts, **_names(comparison, focus, Path(folder)))
+    write_text(output, page, overwrite=overwrite)
     return ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
 
 

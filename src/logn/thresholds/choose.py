@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
-from logn.errors import InputError
-from logn.matching.labels import read_results, truth_of_predictions
+from logn.errors import InputError, warn
+from logn.matching.labels import other_images, read_results, truth_of_predictions
 from logn.matching.match import match_detections
 from logn.matching.truth import GroundTruth
 from logn.methods.affine import ClassAffine
@@ -208,6 +208,8 @@ def read_detections(
     if is_store(predictions):
         store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
         truth = labels if isinstance(labels, GroundTruth) else truth_of_predictions(labels, store, **kinds)
+        if doubt := other_images(store, truth):
+            warn(doubt)
         header, said = store.header, store.header.postprocessing or Postprocessing()
         # A model may know more classes than the labels: then the names of its columns are unknown.
         names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None

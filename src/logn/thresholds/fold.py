@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from logn.base.files import check_new, require_place
+from logn.base.files import require_place
+from logn.data.class_names import names_differ
 from logn.errors import InputError
 from logn.models.hints import Hints
 from logn.models.open import open_model
-from logn.models.write import check_suffix, write_model
+from logn.models.write import check_suffix, check_target, write_model
 from logn.thresholds.points import FoldedPoints, OperatingPoints
 
 
@@ -59,8 +60,8 @@ def fold_thresholds(
             models: `trust`, `device`.
     """
     name, target = os.fspath(model), Path(output)
-    check_new(target, overwrite=overwrite)
     require_place(target)
+    check_target(name, target, overwrite=overwrite)
     opened = open_model(name, Hints(**hints))
     check_suffix(opened, target)
     opened.check()
@@ -83,13 +84,15 @@ def fold_thresholds(
         affine = affine.with_source(replace(affine.source, fingerprint=head.fingerprint))
     maps = (affine,) * head.num_stages  # YOLO26 has two heads, which share the classes
     sides = {} if opened.marks_itself else {"affine": maps}
-    proof, _ = write_model(opened, maps, target, sides=sides, class_factors=folded.factors)
+    proof, _ = write_model(opened, maps, target, sides=sides, overwrite=overwrite, class_factors=folded.factors)
     return FoldedModel(folded, head.layer, proof.largest_difference, proof.rows)
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:
     """The threshold of each class of a model; those of other classes are refused."""
     points = OperatingPoints.load(thresholds, at, class_names)
-    if class_names is not None and points.class_names != tuple(class_names):
-        raise InputError(f"The thresholds and `{name}` are of different classes.")
+    if class_names is not None and (
+        difference := names_differ(points.class_names, "the thresholds", class_names, f"`{name}`")
+    ):
+        raise InputError(f"{difference}; choose thresholds for this model.")
     return points

@@ -45,7 +45,11 @@ def apply(
     # A file of logits tells its width and nothing else about the model that it is of.
     correction.check_fits(LogitFacts(f"`{logits}`", num_columns=array.num_columns), what=f"`{affine}`")
     with progress("Applying", array.rows) as advance:
-        write_logits(output, array.shape, array.dtype, _corrected(array, correction, advance))
+        options.save(
+            output,
+            lambda path: write_logits(path, array.shape, array.dtype, _corrected(array, correction, advance)),
+            overwrite,
+        )
     if json:
         print_json({"output": output, "shape": array.shape, "dtype": array.dtype, "method": correction.method})
     else:

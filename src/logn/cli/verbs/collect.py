@@ -61,8 +61,8 @@ def collect(
     from logn.models.open import open_model
 
     (model,) = models
-    options.check_output(output, model, overwrite=overwrite)
     chosen = choose_images(options.training_images(images, data), max_images)
+    options.check_output(output, model, data, like, class_names, *chosen, overwrite=overwrite)
     hints = options.model_hints(
         like=like,
         size=size,
@@ -140,7 +140,7 @@ def _read_files(
     from logn.statistics.row_sample import SAMPLE_ROWS
 
     files = find_shards(sources)
-    options.check_output(output, *files, overwrite=overwrite)
+    options.check_output(output, *files, class_names, overwrite=overwrite)
     shards = open_shards(files, key)
     place, columns = options.background_index(background), shards[0].num_columns
     names = read_class_names(class_names, columns, place) if class_names else None
@@ -149,7 +149,7 @@ def _read_files(
     journal = output.with_name(output.name + ".partial")
     with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
         moments = collect_shards(shards, empty, journal=journal, progress=advance)
-    moments.save(output)
+    options.save(output, moments.save, overwrite)
     journal.unlink(missing_ok=True)
     return moments, {"files": len(shards)}
 
@@ -162,7 +162,7 @@ def _save(output: Path, stages: Sequence[ClassMoments], *, overwrite: bool) -> l
         for path in outputs:
             options.check_output(path, overwrite=overwrite)
     for path, moments in zip(outputs, stages, strict=True):
-        moments.save(path)
+        options.save(path, moments.save, overwrite)
     return outputs
 
 

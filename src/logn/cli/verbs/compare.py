@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn.base.arrays import DEFAULT_AT
-from logn.base.files import format_of, require_file
+from logn.base.files import format_of, refuse_inputs, require_file
 from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,
     command,
-    echo,
     print_json,
     print_note,
     print_tables,
     print_text,
     progress,
-    text_style,
 )
 from logn.errors import InputError
 
@@ -44,6 +43,7 @@ def compare(
     at: options.At = DEFAULT_AT,
     bootstrap: options.Bootstrap = 1000,
     output: options.OptionalOutput = None,
+    overwrite: options.Overwrite = False,
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
@@ -65,9 +65,10 @@ def compare(
 
     classifier = is_classifier(source)
     _check_options(classifier, source, data, labels, train_logits, class_names)
-    _make_folder(output)
     chosen = list(DEFAULT_METHODS) if statistics or train_logits else []
     chosen = options.split_methods(methods) if methods else chosen
+    inputs = (source, data, statistics, counts, target, labels, train_logits, class_names, *chosen)
+    _make_folder(output, *inputs, overwrite=overwrite)
     given: dict[str, Any] = {"target": options.read_target(target)} if target else {}
     if classifier:
         given |= _classifier_inputs(source, statistics, counts, train_logits, class_names)
@@ -89,7 +90,7 @@ def compare(
         )
     comparison = comparison.made_by(COMMAND_LINE.get())
     if output is not None:
-        comparison.save(output)
+        comparison.save(output, overwrite=overwrite)
     if json:
         print_json(comparison.to_dict())
         return
@@ -132,7 +133,7 @@ def _check_options(
         raise InputError(f"Pass {wanted} of `{source}`: {'--labels' if classifier else '--data'} FILE.")
 
 
-def _make_folder(folder: Path | None) -> None:
+def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: bool) -> None:
     """Make the folder for the results before the work begins."""
     if folder is None:
         return
@@ -140,7 +141,7 @@ def _make_folder(folder: Path | None) -> None:
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")
-    check_comparison_folder(folder)
+    refuse_inputs(check_comparison_folder(folder, overwrite=overwrite), inputs)
     folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -170,7 +171,7 @@ def _classifier_inputs(
 
 def _print_short(comparison: Comparison) -> None:
     """One line per method, of at most 80 columns, and one verdict."""
-    from logn.base.text_table import TextStyle, write_table
+    from logn.base.text_table import write_table
     from logn.measure.comparison.comparison import CLASSIFICATION
     from logn.measure.comparison.tables import change_text, points
 
@@ -183,7 +184,7 @@ def _print_short(comparison: Comparison) -> None:
         name = row.name if len(row.name) <= NAME_WIDTH else f"{row.name[: NAME_WIDTH - 1]}…"
         change = [change_text(row.differences[first]) if place else ""] if compared else []
         rows.append([name, points(row[first]), *change, *(points(row[metric]) for _, metric in others)])
-    echo(write_table(header, rows, TextStyle(width=None, rule=text_style().rule)))
+    print_tables(lambda style: write_table(header, rows, replace(style, width=None)))
     if compared:
         print_text(comparison.verdict())
     for note in comparison.notes:

@@ -68,8 +68,12 @@ def correct(
     from logn.data.label_sources import with_split
     from logn.methods.recommend import RECOMMENDED
     from logn.models.images import choose_images
+    from logn.models.write import check_target
 
     chosen = choose_images(options.training_images(images, data), max_images)
+    if output is not None:
+        inputs = (data, method, thresholds, like, class_names, *chosen)
+        check_target(model, output, *options.with_parts(inputs), overwrite=overwrite)
     hints = options.model_hints(
         like=like,
         size=size,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.base.arrays import DEFAULT_AT
+from logn.base.files import check_new
 from logn.cli import options
 from logn.cli.console import command, echo, print_json, print_note, progress
 from logn.errors import InputError
@@ -45,11 +46,13 @@ def demo(
     from logn.measure.comparison.comparison import Comparison
 
     start = time.monotonic()
+    model, corrected = folder / "glyphs.onnx", folder / "corrected.onnx"
+    if not model.exists():  # else the files are of an earlier run, and made anew
+        check_new(*(folder / name for name in ("corrected.onnx", "report.html", "data", "predictions", "comparison")))
     folder.mkdir(parents=True, exist_ok=True)
     with progress("Drawing scenes", TRAINING_IMAGES + TEST_IMAGES) as advance:
         data = draw_problem(folder / "data", train=TRAINING_IMAGES, test=TEST_IMAGES, progress=advance)
     counts = training_counts()
-    model, corrected = folder / "glyphs.onnx", folder / "corrected.onnx"
     _write_detector(model, folder, train=train)
     if not json:
         echo(
@@ -62,8 +65,8 @@ def demo(
     chosen = ("--methods", ",".join(METHODS), "--counts", data / "counts.csv", "--bootstrap", "200")
     _run(say, "correct", model, "--images", data / "images" / "train", "-o", corrected, "--overwrite")
     _run(say, "predict", model, "-d", labels, "-o", predictions)
-    _run(say, "compare", predictions, "-s", statistics, "-d", labels, *chosen, "-o", comparison)
-    _run(say, "report", comparison, "-o", folder / "report.html")
+    _run(say, "compare", predictions, "-s", statistics, "-d", labels, *chosen, "-o", comparison, "--overwrite")
+    _run(say, "report", comparison, "-o", folder / "report.html", "--overwrite")
     result = Comparison.load(comparison)
     if json:
         print_json({"folder": folder, "report": folder / "report.html", **result.to_dict()})

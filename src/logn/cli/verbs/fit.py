@@ -57,7 +57,7 @@ def fit(
     if statistics is not None:
         options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     spec = options.method_spec(method, strength)
-    options.check_output(output, statistics, counts, dimensions, weights, overwrite=overwrite)
+    options.check_output(output, statistics, counts, dimensions, weights, target, overwrite=overwrite)
     _check_counts_are_used(spec, counts, target)
     moments = None if statistics is None else ClassMoments.load(statistics)
     place: Any = "recorded" if background is None else options.background_index(background)
@@ -76,7 +76,7 @@ def fit(
             activation=activation or "recorded",
             target=options.read_target(target),
         )
-    affine.save(output)
+    options.save(output, affine.save, overwrite)
     doubts = _warn([str(item.message) for item in caught], affine, moments)
     if json:
         print_json({"output": output, **_values(affine), "notes": notes, "warnings": doubts})

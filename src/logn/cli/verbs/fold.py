@@ -48,16 +48,17 @@ def fold(
     from logn.methods.affine import ClassAffine
 
     if thresholds is not None:
-        options.check_output(output, model, overwrite=overwrite)
-        hints = {"trust": trust} if model.suffix.lower() != ".onnx" else {}
+        options.check_output(output, model, thresholds, class_names, overwrite=overwrite)
+        hints: dict[str, Any] = {"trust": trust} if model.suffix.lower() != ".onnx" else {}
         if correction is not None:
             raise InputError("Pass a correction or `--thresholds`, not both.")
-        _fold_thresholds(model, thresholds, output, at, json, class_names=class_names, tensor=tensor, **hints)
+        given = {"class_names": class_names, "tensor": tensor, "overwrite": overwrite, **hints}
+        _fold_thresholds(model, thresholds, output, at, json, **given)
         return
     if correction is None:
         raise InputError("Pass a correction, which is a file from `logn fit`, or `--thresholds`.")
     _check_kind(model)
-    options.check_output(output, model, correction, overwrite=overwrite)
+    options.check_output(output, model, correction, class_names, overwrite=overwrite)
     affine = ClassAffine.load(correction)
     from logn.models.onnx.fold import fold_onnx
 
@@ -68,6 +69,7 @@ def fold(
         tensor=tensor or None,
         activation=activation,
         inputs=_random_images(model, options.parse_size(size)),
+        class_names=class_names,
         overwrite=overwrite,
     )
     if json:
@@ -80,7 +82,7 @@ def fold(
 def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_json: bool, **given: Any) -> None:
     from logn.thresholds import fold_thresholds
 
-    done = fold_thresholds(model, thresholds, output, at=at, overwrite=True, **given)
+    done = fold_thresholds(model, thresholds, output, at=at, **given)
     if as_json:
         numbers = {"largest_difference": done.largest_difference, "rows": done.rows}
         named = dict(zip(done.folded.points.class_names, done.folded.points.thresholds.tolist(), strict=True))

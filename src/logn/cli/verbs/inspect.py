@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,7 @@ def inspect(
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 
-        plot_statistics(diagnosis, plot)
+        options.save(plot, partial(plot_statistics, diagnosis), overwrite)
     if json:
         advice = None if recommendation is None else {**recommendation.to_dict(), "matching_threshold": matching}
         values = {**_as_mapping(diagnosis, moments.metadata), "recommendation": advice}

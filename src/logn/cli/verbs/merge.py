@@ -41,7 +41,7 @@ def merge(
             if str(path) in str(error):
                 raise
             raise InputError(f"`{path}` does not merge with `{statistics[0]}`: {error}") from error
-    total.save(output)
+    options.save(output, total.save, overwrite)
     rows = int(total.count.max())
     if json:
         print_json({"output": output, "files": len(statistics), "rows": rows, "num_columns": total.num_columns})

@@ -36,8 +36,8 @@ def report(
     target = output if output is not None else run / "report.html"
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"Expected `--output` to end in .html, but got `{target}`.")
-    options.check_output(target, overwrite=overwrite or _is_page(target))
-    summary = write_report(run, target, method=method, images=images)
+    options.check_output(target, *run.glob("comparison.*"), overwrite=overwrite)
+    summary = write_report(run, target, method=method, images=images, overwrite=overwrite)
     size = target.stat().st_size
     if json:
         values = {"method": summary.method, "verdict": summary.verdict, "missing": summary.missing}
@@ -47,8 +47,3 @@ def report(
         print_note(f"Not shown: {title}. {reason}")
     echo(summary.verdict)
     echo(f"The page is {target} ({size / 1e6:.1f} MB).")
-
-
-def _is_page(path: Path) -> bool:
-    """Whether an earlier call wrote the file: such a page is replaced."""
-    return path.is_file() and b"<title>LogN report" in path.read_bytes()[:4096]

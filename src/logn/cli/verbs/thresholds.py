@@ -10,6 +10,7 @@ import typer
 
 from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import free_name
+from logn.base.files import refuse_inputs
 from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,
@@ -61,11 +62,10 @@ def thresholds(
     from logn.thresholds.choose import operating_points
     from logn.thresholds.points import write_points
 
-    inputs = (data, statistics, counts)
-    if output is not None:
-        options.check_output(output, *inputs, overwrite=overwrite)
-    if affine is not None:
-        options.check_output(affine, *inputs, overwrite=overwrite)
+    outputs = [path for path in (output, affine) if path is not None]
+    refuse_inputs(outputs, ())
+    for path in outputs:
+        options.check_output(path, predictions, data, aim, method, statistics, counts, overwrite=overwrite)
     store = PredictionStore(predictions) if predictions.is_dir() else None
     first = None if method is None else _correction(method, store, predictions, statistics, counts)
     source = predictions if store is None else store
@@ -73,9 +73,9 @@ def thresholds(
         points = operating_points(source, data, aim, first, at=at, num_bootstrap=bootstrap, progress=advance)
     folded = None if affine is None else points.fold(at, store)
     if output is not None:
-        points.save(output)
+        options.save(output, points.save, overwrite)
     if folded is not None and affine is not None:
-        folded.affine.save(affine)
+        options.save(affine, folded.affine.save, overwrite)
     if json:
         shares = None if folded is None else {"at": folded.at, "kept": folded.kept, "capped": folded.capped}
         print_json({**points.to_dict(), "folded": shares})

@@ -321,11 +321,11 @@ class Comparison:
 
         return to_document(self)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write `comparison.json`, which has everything, and `comparison.md`, the tables, into a folder."""
         from logn.measure.comparison.files import save_comparison
 
-        save_comparison(self, folder)
+        save_comparison(self, folder, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Comparison:

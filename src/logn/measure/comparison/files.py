@@ -18,7 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import write_text
+from logn.base.files import check_new, put_files, staging_folder, write_text
 from logn.base.strict_json import parse_json, plain_values
 from logn.errors import InputError, warn
 from logn.measure.comparison.comparison import Comparison, MethodResult
@@ -95,18 +95,21 @@ def _decode(hint: Any, value: Any) -> Any:
     return value
 
 
-def check_comparison_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise InputError if `save_comparison` would replace a file that it did not write.
+def check_comparison_folder(folder: str | os.PathLike[str], *, overwrite: bool = True) -> list[Path]:
+    """Raise InputError if `save_comparison` would replace a file that it did not write, or that is to stay.
 
     Example:
-        >>> check_comparison_folder("no such folder")
+        >>> [path.name for path in check_comparison_folder("no such folder")]
+        ['comparison.json', 'comparison.md']
     """
-    root = Path(folder)
-    present = [name for name in (DOCUMENT, TABLES) if (root / name).exists()]
-    if present and not _is_comparison(root / DOCUMENT):
+    paths = [Path(folder) / name for name in (DOCUMENT, TABLES)]
+    present = [path for path in paths if path.exists()]
+    if present and not _is_comparison(paths[0]):
         raise InputError(
-            f"`{root / present[0]}` would be overwritten, but `logn compare -o` did not write it. Use another folder."
+            f"`{present[0]}` would be overwritten, but `logn compare -o` did not write it. Use another folder."
         )
+    check_new(*paths, overwrite=overwrite)
+    return paths
 
 
 def _is_comparison(path: Path) -> bool:
@@ -117,15 +120,17 @@ def _is_comparison(path: Path) -> bool:
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
-def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> None:
-    """Write `comparison.json` and `comparison.md` into `folder`; each gets a temporary name and is renamed."""
+def save_comparison(comparison: Comparison, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+    """Write `comparison.json` and `comparison.md` into `folder`: both or neither, under temporary names first."""
     unsaved = [row.name for row in comparison.rows if (_encode_map(row.transform) or {}).get("kind") == "unsaved"]
     if unsaved:
         warn(f"The map of {join_words(unsaved)} is a Python function, which cannot be saved. Only its numbers are.")
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    write_text(root / TABLES, write_comparison(comparison, "markdown") + "\n")
-    write_text(root / DOCUMENT, json.dumps(to_document(comparison), ensure_ascii=False) + "\n")
+    with staging_folder(root / DOCUMENT) as staging:
+        write_text(staging / TABLES, write_comparison(comparison, "markdown") + "\n")
+        write_text(staging / DOCUMENT, json.dumps(to_document(comparison), ensure_ascii=False) + "\n")
+        put_files({staging / name: root / name for name in (TABLES, DOCUMENT)}, overwrite=overwrite)
 
 
 def load_comparison(folder: str | os.PathLike[str]) -> Comparison:

@@ -18,11 +18,10 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray, foreground_columns
 from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
-from logn.data.annotations import fingerprint_images, image_names
 from logn.data.class_counts import ClassCounts
 from logn.data.label_sources import find_labels
 from logn.errors import warn
-from logn.matching.labels import truth_of_predictions
+from logn.matching.labels import other_images, truth_of_predictions
 from logn.matching.match import MatchedDetections, match_detections
 from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
 from logn.measure.classification import metrics as accuracy
@@ -328,20 +327,6 @@ class DetectionTask:
         }
 
 
-def other_images(store: PredictionStore, truth: GroundTruth) -> str:
-    """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
-    metadata = store.header.metadata
-    if "images" not in metadata or not store.is_complete:
-        return ""
-    annotated = [(image["id"], image_names(image)) for image in truth.dataset["images"]]
-    if not all(names for _, names in annotated) or fingerprint_images(annotated) == metadata["images"]:
-        return ""
-    return (
-        f"The images of `{truth.source}` have the ids of the predicted ones but other file names (the predictions were "
-        f"made from `{metadata.get('data', 'another file')}`). Check that it is the same split."
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _MeasuredRows:
     """One method's numbers on the rows of a classifier."""
@@ -391,9 +376,11 @@ class ClassificationTask:
             classes,
             opened.num_classes,
             train_counts=counts,
-            class_names=names or (counts.names if isinstance(counts, ClassCounts) else None),
+            class_names=names,
             bounds=settings.bounds or PAPER_BOUNDS,
         )
+        if names is None and isinstance(counts, ClassCounts):
+            truth = replace(truth, class_names=counts.names)
         return cls(opened, truth, statistics, settings)
 
     @property

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from logn.base.arrays import ACTIVATIONS
+from logn.base.arrays import ACTIVATIONS, foreground_columns
 from logn.base.strict_json import parse_json
+from logn.data.class_names import are_placeholders, names_differ
 from logn.errors import InputError
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile
 from logn.models.preprocessing import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named
@@ -97,6 +98,28 @@ class Description:
         if background is None and known != "sigmoid":
             background = self.preset.background
         return known, background
+
+
+def names_in(file: OnnxFile) -> tuple[str, ...] | None:
+    """The class names in the metadata of a file; None without any, and for those that only count the classes."""
+    metadata = {entry.key: entry.value for entry in file.model.metadata_props}
+    names = _names(_literal(metadata.get("names", metadata.get("class_names", ""))))
+    return None if names is None or are_placeholders(names) else names
+
+
+def checked_names(
+    file: OnnxFile, given: Sequence[str] | None, columns: int, background: int | None
+) -> tuple[str, ...] | None:
+    """The foreground classes of a file: its own, else the user's, which must not contradict them."""
+    named = Description(class_names=names_in(file)).names_of(columns, background)
+    place = foreground_columns(columns, background)
+    own = None if named is None else named[place]
+    if given is None:
+        return own
+    said = tuple(given)[place] if len(given) == columns else tuple(given)
+    if own is not None and (difference := names_differ(said, "`class_names` (`--class-names`)", own, f"`{file.path}`")):
+        raise InputError(f"{difference}; leave `class_names` out.")
+    return said
 
 
 def describe(file: OnnxFile, like: str | None = None) -> Description:

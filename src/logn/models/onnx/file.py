@@ -111,11 +111,21 @@ def read_onnx(path: str | os.PathLike[str] | OnnxFile) -> OnnxFile:
         raise InputError(f"`{path}` cannot be read as an ONNX model: {reason}.") from error
     if not model.graph.node:
         raise InputError(f"`{path}` cannot be read as an ONNX model: it has no nodes.")
+    _unlist_weights(model)
     if model.functions:  # what a function holds is not seen from the graph
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
     return OnnxFile(path, model, tuple(sorted(set(data_files.values()))), frozenset(data_files))
+
+
+def _unlist_weights(model: Any) -> None:
+    """Take the weights off the inputs, where formats before version 4 list them; there nobody can put in others."""
+    if model.ir_version < 4:
+        model.ir_version = 4
+        stored = {tensor.name for tensor in model.graph.initializer}
+        for value in [value for value in model.graph.input if value.name in stored]:
+            model.graph.input.remove(value)
 
 
 def _external_data(model: Any) -> dict[str, str]:
@@ -127,6 +137,17 @@ def _external_data(model: Any) -> dict[str, str]:
         for tensor in model.graph.initializer
         if tensor.data_location == TensorProto.EXTERNAL
     }
+
+
+def data_files(path: Path) -> list[Path]:
+    """The files that hold weights of an ONNX file beside it; none if it cannot be read."""
+    try:
+        import onnx
+
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception:  # opening it will tell what is wrong
+        return []
+    return [path.parent / name for name in sorted(set(_external_data(model).values()))]
 
 
 def engine_file(path: str | os.PathLike[str]) -> str | None:

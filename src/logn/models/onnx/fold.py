@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import check_new, staging_folder
+from logn.base.files import check_new, put_files, staging_folder
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
+from logn.models.hints import Hints
 from logn.models.onnx.candidates import BOX, score_outputs
+from logn.models.onnx.description import checked_names
 from logn.models.onnx.file import (
     CHOICE,
     LAYER,
@@ -79,6 +81,7 @@ def fold_onnx(
     inputs: Mapping[str, npt.NDArray[Any]] | Sequence[Mapping[str, npt.NDArray[Any]]] | None = None,
     insert: bool = False,
     class_factors: npt.ArrayLike | None = None,
+    class_names: Sequence[str] | str | os.PathLike[str] | None = None,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
     overwrite: bool = False,
@@ -103,6 +106,8 @@ def fold_onnx(
         insert: Put in nodes even where the weights could take the map.
         class_factors: Multiply the class scores of a model with an objectness, whose output holds both, by one factor
             per class: a node (Mul) at the output.
+        class_names: Names of the model's classes, or a file of them, if the model has none; they must be those that
+            `affine` was made for.
         allow_refold: Fold on top of a map that is folded already. Whether `affine` was made for this file is not
             checked then, as the earlier fold has changed it.
         allow_mismatch: Only warn where `affine` was made for another file or another activation, for example for the
@@ -139,7 +144,12 @@ def fold_onnx(
     )
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
     logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
-    affine.check_fits(LogitFacts(f"`{file.path}`", activation=logits.activation), allow_mismatch=allow_mismatch)
+    place = affine.background
+    known = checked_names(
+        file, Hints(class_names=class_names).names(affine.num_columns, place), affine.num_columns, place
+    )
+    facts = LogitFacts(f"`{file.path}`", activation=logits.activation, class_names=known)
+    affine.check_fits(facts, allow_mismatch=allow_mismatch)
     if not allow_mismatch:
         recorded.check(logits, file.path, named=bool(names))
     whole = _over_all_columns(affine, logits)
@@ -149,7 +159,8 @@ def fold_onnx(
     if scaling is not None:
         scaling.insert(folded)
     write_fold(folded, affine, logits.tensors, way)
-    proof = _write(file, folded, target, _Trial(file, logits, whole, [used, *runs[1:]], way, scaling))
+    trial = _Trial(file, logits, whole, [used, *runs[1:]], way, scaling)
+    proof = _write(file, folded, target, trial, overwrite=overwrite)
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
@@ -289,7 +300,7 @@ def _beside(per_column: npt.NDArray[Any], logits: OnnxLogits) -> npt.NDArray[Any
     return per_column.reshape(len(per_column), *[1] * (-logits.axis - 1))
 
 
-def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
+def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial, *, overwrite: bool) -> Proof:
     """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
     import onnx
 
@@ -301,11 +312,11 @@ def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial) -> Proof:
                 onnx.external_data_helper.set_external_data(tensor, data_name)
         onnx.save_model(folded, str(written))
         proof = trial.prove(written).checked(str(file.path))
-        data = written.parent / data_name
+        data, targets = written.parent / data_name, {written: target}
         if data.exists():
             data.chmod(written.stat().st_mode)  # onnx makes it readable for its owner only
-            os.replace(data, target.parent / data_name)
-        os.replace(written, target)
+            targets = {data: target.parent / data_name, written: target}
+        put_files(targets, overwrite=overwrite)
     return proof
 
 

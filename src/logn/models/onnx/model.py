@@ -20,6 +20,7 @@ from logn.models.images import ImageFiles, choose_images
 from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.models.onnx.description import (
     Description,
+    checked_names,
     completed,
     describe,
     image_input,
@@ -151,6 +152,7 @@ class OnnxModel:
     def names_of(self, num_columns: int, background: int | None) -> tuple[str, ...] | None:
         """The name of each column: as the user says, else as the file does."""
         given = self.hints.names(num_columns, background)
+        checked_names(self.file, given, num_columns, background)
         return given if given is not None else self.description.names_of(num_columns, background)
 
     @cached_property

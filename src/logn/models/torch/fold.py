@@ -134,7 +134,8 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
 def _restore(module: nn.Module, state: Mapping[str, Any]) -> None:
     module._parameters.update(state["parameters"])
     for name, tensor in state["data"].items():
-        state["parameters"][name].data = tensor
+        if not tensor.is_inference():  # else a fold gives the module a new parameter
+            state["parameters"][name].data = tensor
     unmark_module(module)
 
 
@@ -295,6 +296,8 @@ def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> 
             )
             _assign(item.module, name, tensor)
             tied = True
+        elif current.is_inference():  # its data cannot be replaced outside of inference mode
+            _assign(item.module, name, tensor)
         elif id(current) not in written:
             # The parameter itself stays, for optimizers and for modules of the layer that share it.
             written[id(current)] = tensor
