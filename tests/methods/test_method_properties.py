@@ -37,13 +37,28 @@ def test_the_place_of_the_background_changes_no_score(rows, test, margin):
 
 
 @given(rows=ROWS, statistic=st.sampled_from(["mean", "prior"]), strength=st.floats(0, 1))
-def test_the_lowest_class_keeps_its_logits_and_the_others_lose_a_part_of_their_advantage(rows, statistic, strength):
+def test_the_margin_is_that_of_the_statistic_whatever_the_strength(rows, statistic, strength):
     assume(well_spread(rows))
     moments = moments_of(rows)
     values = moments.mean[:-1] if statistic == "mean" else np.log(moments.mean_probability_of("softmax")[:-1])
     affine = logn.logit_normalization(moments, statistic=statistic, strength=strength, use_std=False, background=-1)
-    np.testing.assert_allclose(affine.shift[:-1], -strength * (values - values.min()), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(affine.shift[:-1], values.min() - strength * values, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(affine.scale, 1.0)
+    assert affine.settings["margin_value"] == pytest.approx(values.min(), rel=1e-12)
+
+
+@given(rows=ROWS, strength=st.floats(0, 1), background=st.sampled_from([0, -1]))
+def test_the_strength_of_what_is_recommended_moves_the_classes_and_not_their_mean(rows, strength, background):
+    assume(well_spread(rows))
+    moments = moments_of(rows, background=background)
+    foreground = slice(1, None) if background == 0 else slice(None, -1)
+    prior = np.log(moments.mean_probability[foreground])
+    margin = 0.5 * (prior.min() - prior.mean())
+    shift = logn.methods.fit("recommended:force=true", moments, strength=strength).shift[foreground]
+    np.testing.assert_allclose(shift, margin - strength * (prior - prior.mean()), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(shift.mean(), margin, rtol=1e-9, atol=1e-12)
+    half = logn.methods.fit("recommended:force=true", moments)
+    np.testing.assert_allclose(half.shift[foreground], -0.5 * (prior - prior.min()), rtol=1e-12, atol=1e-12)
 
 
 @given(counts=COUNTS, test=TEST, gamma=st.floats(0, 2))
@@ -57,7 +72,9 @@ def test_norcal_on_exponentials_on_probabilities_and_as_a_shift(counts, test, ga
 @given(counts=COUNTS, test=TEST)
 def test_strength_0_changes_nothing(counts, test):
     for affine in (
-        logn.logit_normalization(moments_of(test), strength=0.0, use_std=False, background=-1, active=[True] * 4),
+        logn.logit_normalization(
+            moments_of(test), strength=0.0, use_std=False, margin=0.0, background=-1, active=[True] * 4
+        ),
         logn.methods.norcal(counts, 0.0, background=-1),
         logn.methods.logit_adjustment(counts, 0.0, background=-1),
         logn.methods.fracal([100 / 3] * 3, 100, [1.5, 1.2, 2.0], background=-1, power=0.0),
@@ -236,10 +253,11 @@ def test_it_is_logit_adjustment_where_the_model_has_the_prior_of_its_labels(coun
 
 
 @given(rows=ROWS, activation=st.sampled_from(["softmax", "sigmoid"]), background=st.sampled_from([None, 0, -1]))
-def test_a_prior_of_strength_0_changes_nothing(rows, activation, background):
+def test_a_prior_of_strength_0_without_a_margin_changes_nothing(rows, activation, background):
     assume(well_spread(rows))
     moments = moments_of(rows, activation=activation, background=background)
-    assert logn.prior2posterior(moments, strength=0.0) == logn.ClassAffine.identity(CLASSES, background)
+    affine = logn.prior2posterior(moments, strength=0.0, margin=0.0)
+    assert affine == logn.ClassAffine.identity(CLASSES, background)
 
 
 @given(rows=ROWS, common=st.floats(-5, 5), strength=STRENGTHS)

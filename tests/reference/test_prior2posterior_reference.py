@@ -49,7 +49,7 @@ def test_a_detector_written_out(strength, background):
     prior = prior_by_loops(rows, "softmax")
     classes = [1, 2, 3] if background == 0 else [0, 1, 2]
     lowest = min(prior[c] for c in classes)
-    shift = [-strength * math.log(prior[c] / lowest) if c in classes else 0.0 for c in range(4)]
+    shift = [math.log(lowest) - strength * math.log(prior[c]) if c in classes else 0.0 for c in range(4)]
     affine = logn.prior2posterior(moments_of(rows, background=background), strength=strength)
     np.testing.assert_allclose(affine.shift, shift, atol=1e-9)
     np.testing.assert_array_equal(affine.scale, 1.0)

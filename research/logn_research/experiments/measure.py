@@ -413,7 +413,7 @@ def _compared(
 
 def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol, store: PredictionStore) -> Any:
     """The map of a row; None for none, and a list of maps for the stages of a cascade."""
-    name, inputs = parse(row.method.replace("{min}", "0"))[0], dict[str, Any]()
+    name, inputs = parse(row.method)[0], dict[str, Any]()
     if name == "none":
         return None
     training = cache.dataset(spec, "train") if {"counts", "dimensions"} & {*needs(name)} or name == "fracal" else None
@@ -428,14 +428,8 @@ def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol,
     if "moments" not in needs(name):
         return fit_for_store(row.method, store.header, **inputs)
 
-    def fitted(moments: ClassMoments) -> Any:
-        method = row.method
-        if "{min}" in method:
-            paper = fit_for_store("logn", store.header, moments=moments)
-            method = method.format(min=paper.settings["margin_value"])
-        return fit_for_store(method, store.header, moments=moments, **inputs)
-
-    maps = [fitted(moments) for moments in detector_statistics(cache, spec, protocol, row.statistics)]
+    stages = detector_statistics(cache, spec, protocol, row.statistics)
+    maps = [fit_for_store(row.method, store.header, moments=moments, **inputs) for moments in stages]
     return maps if len(maps) > 1 else maps[0]
 
 

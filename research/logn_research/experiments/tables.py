@@ -31,8 +31,7 @@ class Row:
     Args:
         label: Name of the row.
         model: The model.
-        method: What is done to its logits, such as `logn:margin=0`; `none` for nothing. `{min}` in it stands for the
-            smallest class mean, the margin of the paper's equation, as a number.
+        method: What is done to its logits, such as `logn:margin=0`; `none` for nothing.
         statistics: Empty for all proposals, or `POSITIVES` or `RECOGNISED`.
         paper: The paper's numbers.
         baseline: Of a classifier: the row of the same section that it is compared with.
@@ -132,11 +131,10 @@ PARTS = {
     "none": "none",
     "mean": "logn:use_std=false,margin=0",
     "std": "logn:strength=0,margin=0",
-    # The minimum is that of the means, which a strength of 0 would make 0.
-    "margin": "logn:strength=0,use_std=false,margin={min}",
+    "margin": "logn:strength=0,use_std=false,margin=min",
     "mean and std": "logn:margin=0",
     "mean and margin": "logn:use_std=false",
-    "std and margin": "logn:strength=0,margin={min}",
+    "std and margin": "logn:strength=0,margin=min",
     WHOLE: "logn",
     "LogN, squared std": "logn:std_power=2",
 }

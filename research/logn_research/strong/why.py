@@ -58,7 +58,7 @@ def explain(folder: Path, annotations: Path, split: str = "dev") -> dict[str, An
     moments = ClassMoments.load(folder / "statistics.safetensors")
     store = PredictionStore(folder / split)
     maps: dict[str, Any] = margins(moments.num_columns - 1)
-    half = logn.prior2posterior(moments, strength=0.5)
+    half = logn.recommend(moments).fit(moments, force=True)
     found: dict[str, Any] = {"box fit": box_fit(store, annotations), "AP-Fixed": {}, "caps": {}}
     settings = CompareSettings(num_bootstrap=0, report_images=0, fixed=True)
     for row in logn.compare(store, annotations, maps, settings=settings).rows:

@@ -44,7 +44,7 @@ def tiny_sections(problem, seed):
         Row("CE", plain),
         Row("BAGS", replace(plain, stage="bags")),
         Row("LogN", plain, "logn"),
-        Row("margin alone", plain, "logn:strength=0,use_std=false,margin={min}"),
+        Row("margin alone", plain, "logn:strength=0,use_std=false,margin=min"),
         Row("positives", plain, "logn", POSITIVES),
         Row("tau-norm", plain, "tau-norm:tau=0.7"),
         Row("FRACAL", plain, "fracal"),

@@ -189,8 +189,9 @@ def correct(
         images: A folder of training images, a list of files, or a list of functions that return one RGB image each.
             Labels are not needed. Files that cannot be read are left out, with a warning.
         output: Where to write. None writes nothing: the result says what would be done.
-        method: "recommended" changes nothing where there is little to correct; "logn" (the paper's) or another method
-            of `logn.methods` is always applied; or a map to fold, such as that of `logn.OperatingPoints`.
+        method: "recommended" changes nothing where there is little to correct ("recommended:force=true" does); "logn"
+            (the paper's) or another method of `logn.methods` is always applied; or a map to fold, such as that of
+            `logn.OperatingPoints`.
         thresholds: Fold a threshold per class with the correction, so that `at` acts as all of them: what to choose
             them for ("f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all classes), or thresholds
             that exist, as for `logn.thresholds.fold_thresholds`, which then apply to the corrected scores.
@@ -224,8 +225,7 @@ def correct(
     '''
     target = None if output is None else Path(output)
     checked_share("at", at)
-    if isinstance(method, str):
-        parse(method)
+    name, options = parse(method) if isinstance(method, str) else ("", {})
     if thresholds is not None:
         from logn.correction.thresholds import check_goal, with_thresholds
 
@@ -254,7 +254,8 @@ def correct(
         recommendation=recommendation,
         doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
     )
-    if method == RECOMMENDED and recommendation.method == NONE and thresholds is None:
+    is_left_alone = recommendation.method == NONE and name == RECOMMENDED and not options.get("force", False)
+    if is_left_alone and thresholds is None:
         return found
     maps = _maps(method, moments, recommendation.threshold)
     applied = method if isinstance(method, str) else method.method or "the given map"
@@ -287,7 +288,8 @@ def correct(
 def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
-        options: dict[str, Any] = {"threshold": threshold} if method == RECOMMENDED else {}
+        name, chosen = parse(method)
+        options = {"threshold": threshold} if name == RECOMMENDED and "threshold" not in chosen else {}
         with _quiet():
             return tuple(fit(method, part, **options) for part in moments)
     if len(moments) > 1:

@@ -6,6 +6,7 @@ known, the prior is that of sigmoids: right for them, and no harm to a softmax.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.doubts import value_checks
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 Statistic = Literal["mean", "prior"]
 MarginName = Literal["min", "mean", "max", "background"]
@@ -51,9 +52,10 @@ def logit_normalization(
             probability, as Prior2Posterior (WACV 2025) does.
         strength: How much of the advantage to take away, from 0 to 1.
         use_std: Divide by the standard deviation of the class.
-        margin: The level to which the foreground is brought: "min" (the paper's), "mean" or "max" of `strength *
-            statistic` over the live foreground classes, "background" for that of the background, or a number. Without a
-            background there is nothing to keep a margin from: "min" is 0 then, and the other names are refused.
+        margin: The level to which the foreground is brought: "min" (the paper's), "mean" or "max" of the statistic over
+            the live foreground classes, "background" for that of the background, or a number; the strength does not
+            change it. Without a background there is nothing to keep a margin from: "min" is 0 then, and the other names
+            are refused.
         std_power: Power of the standard deviation; 2 is the paper's squared variant.
         eps: Added to the variance.
         target: Share of each foreground class where the model will be used, of any sum: `strength * log(target_c)`
@@ -69,44 +71,59 @@ def logit_normalization(
         >>> affine = logit_normalization(moments, background=-1)
         >>> affine(np.array([1.0, 0.8, 0.2, 1.5])).round(6)
         array([-0.67777 , -1.112518,  0.133955,  1.5     ])
-        >>> logit_normalization(moments, statistic="prior", strength=0.5, use_std=False, background=-1).shift.round(3)
-        array([-0.597, -0.113,  0.   ,  0.   ])
+        >>> logit_normalization(moments, strength=0, use_std=False, background=-1).shift
+        array([-1.375, -1.375, -1.375,  0.   ])
     """
     check_moments(moments)
     head = moments.metadata.settled(background, activation)
-    index, foreground = head.background, foreground_columns(moments.num_columns, head.background)
-    live = active_classes(moments, index) if active is None else _checked_mask(active, moments.num_columns)
+    values, live = live_statistic(moments, statistic, head, active)
+    foreground = foreground_columns(moments.num_columns, head.background)
+    level = _margin_value(
+        margin, values[foreground][live], None if head.background is None else values[head.background]
+    )
+    divisor = _divisor(moments, foreground, live, std_power, eps) if use_std else np.ones(len(live))
+    settings = {"statistic": statistic, "use_std": use_std, "margin": margin, "std_power": std_power, "eps": eps}
+    return shifted_classes(values[foreground], live, strength, level, target, head, divisor=divisor, settings=settings)
+
+
+def live_statistic(
+    moments: ClassMoments, statistic: str, head: StatisticsMetadata, active: npt.ArrayLike | None = None
+) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """The statistic of each column (0 where a column has none), and which foreground classes are live: at least one."""
+    live = active_classes(moments, head.background) if active is None else _checked_mask(active, moments.num_columns)
     values = _statistic(moments, statistic, head.activation)
-    live = (live & np.isfinite(values))[foreground]
+    live = (live & np.isfinite(values))[foreground_columns(moments.num_columns, head.background)]
     if not live.any():
         raise InputError("`moments` has no foreground class that was seen and varies: collect more rows.")
-    for sentence in value_checks(moments, background=index):
+    for sentence in value_checks(moments, background=head.background):
         warn(sentence)
-    values = checked_share("strength", strength) * np.where(np.isfinite(values), values, 0.0)
-    level = _margin_value(margin, values[foreground][live], None if index is None else float(values[index]))
-    divisor = _divisor(moments, foreground, live, std_power, eps) if use_std else np.ones(len(live))
-    settings: dict[str, Any] = {
-        "statistic": statistic,
-        "strength": strength,
-        "use_std": use_std,
-        "margin": margin,
-        "margin_value": level,
-        "std_power": std_power,
-        "eps": eps,
-        "inactive": int((~live).sum()),
-    }
-    towards = np.zeros(len(live))
+    return np.where(np.isfinite(values), values, 0.0), live
+
+
+def shifted_classes(
+    values: FloatArray,
+    live: npt.NDArray[np.bool_],
+    strength: float,
+    level: float,
+    target: npt.ArrayLike | None,
+    head: StatisticsMetadata,
+    *,
+    divisor: FloatArray | float = 1.0,
+    settings: Mapping[str, Any],
+) -> ClassAffine:
+    """`(x_c - strength * values_c + level) / divisor_c` for the live foreground classes, and the way to a target."""
+    known = {**settings, "strength": strength, "margin_value": level, "inactive": int((~live).sum())}
+    shift = (level - checked_share("strength", strength) * values) / divisor
     if target is not None:
         shares = checked_target(target, len(live))
-        settings["target"] = shares.tolist()
-        towards = strength * np.log(shares / shares[live].mean())
-    shift = (level - values[foreground]) / divisor + towards
+        known["target"] = shares.tolist()
+        shift = shift + strength * np.log(shares / shares[live].mean())
     return ClassAffine.over_foreground(
-        np.where(live, 1.0 / divisor, 1.0),
+        np.where(live, 1.0 / np.asarray(divisor), 1.0),
         np.where(live, shift, 0.0),
-        index,
+        head.background,
         method="logn",
-        settings=settings,
+        settings=known,
         source=head,
     )
 
@@ -184,7 +201,7 @@ def _divisor(
 
 
 def _margin_value(margin: Margin, live: FloatArray, of_background: float | None) -> float:
-    """The margin as a number; `live` are the weighted statistics of the live foreground classes."""
+    """The margin as a number; `live` are the statistics of the live foreground classes."""
     if not isinstance(margin, str):
         return checked_number("margin", margin)
     if margin not in get_args(MarginName):

@@ -140,7 +140,7 @@ def _lines(
         yield "Images", f"{done.traits.preprocessing}; {count_of(int(done.moments[0].count.max()), 'row')} of logits."
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:
-        yield "Did", "nothing, since there is little to correct: use the model as it is."
+        yield "Did", "nothing: use the model as it is."
         return
     name = done.method.removesuffix(" then thresholds")
     method = f"{name}, as asked." if asked else "half of the prior, as recommended."
@@ -183,7 +183,7 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     """The next command, on stderr: write it, or measure on labelled images whether it helps."""
     typed = COMMAND_LINE.get()
     if done.method is None:
-        print_note(f"To correct it anyway: {command(*typed, '--method', 'p2p:strength=0.5')}")
+        print_note(f"To correct it anyway: {command(*typed, '--method', 'recommended:force=true')}")
         return
     if done.output is None:
         print_note(f"To write it: {command(*typed, '-o', free_name(corrected_name(done.model)))}")
