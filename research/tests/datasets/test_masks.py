@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.extra.numpy import array_shapes, arrays
-from logn_research.datasets.masks import decode_segmentation, encode_mask
+from logn_research.datasets.masks import decode_segmentation
+
+from logn.data.masks import encode_mask
 from logn_research.datasets.outlines import outline_mask
 from pycocotools import mask as coco_mask
 

@@ -22,7 +22,7 @@ from logn.demo.scene import draw_scene
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, write_json
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
-from logn_research.datasets.masks import encode_mask
+from logn.data.masks import encode_mask
 from logn_research.datasets.outlines import outline_mask
 
 # As in LVIS, a class is verified absent in a few images only; the others say nothing about it.
