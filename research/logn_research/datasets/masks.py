@@ -1,4 +1,4 @@
-"""Masks as arrays, from and to what annotation files hold."""
+"""Masks as arrays, from what annotation files hold."""
 
 from __future__ import annotations
 
@@ -30,18 +30,3 @@ def decode_segmentation(segmentation: Any, height: int, width: int) -> BoolArray
         return np.asarray(_rle.decode(encoded), dtype=np.bool_)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"`segmentation` is neither polygons nor run lengths: {error}.") from error
-
-
-def encode_mask(mask: BoolArray) -> dict[str, Any]:
-    """Turn a mask into COCO's compressed run lengths, as JSON can hold them.
-
-    Example:
-        >>> encode_mask(np.array([[False, True], [True, False]]))
-        {'size': [2, 2], 'counts': '121'}
-    """
-    encoded = _rle.encode(np.asfortranarray(mask, dtype=np.uint8))
-    counts = encoded["counts"]
-    return {
-        "size": [int(side) for side in encoded["size"]],
-        "counts": counts.decode("ascii") if isinstance(counts, bytes) else counts,
-    }

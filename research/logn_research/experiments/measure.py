@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,6 @@ from logn_research.experiments.detector_statistics import (
     collect_stage_statistics,
     correct_stages,
 )
-from logn_research.experiments.mask_maker import mask_maker
 from logn_research.experiments.paper import CLASSIFIER_DATA, CLASSIFIER_MODEL
 from logn_research.experiments.specs import ModelSpec, Problem
 from logn_research.experiments.tables import POSITIVES, RECOGNISED, TABLES, TAU_NORM, Row
@@ -390,7 +390,10 @@ def _compared(
     errors: bool,
 ) -> dict[str, Any]:
     detector, test = cache.model(spec), cache.dataset(spec, "test")
-    with cache.step(f"Measuring {len(maps)} rows of {spec.name}", len(test)) as progress:
+    # A correction of a cascade's stages changes its digest, but no mask.
+    digest = store.header.metadata.get("fingerprint")
+    source = SimpleNamespace(propose=detector.propose, masks=detector.masks, fingerprint=digest)
+    with cache.step(f"Measuring {len(maps)} rows of {spec.name}", 2 * len(test)) as progress:
         comparison = compare(
             store,
             test.annotation_file,
@@ -398,7 +401,8 @@ def _compared(
             settings=CompareSettings(
                 num_bootstrap=0, errors=errors, decode=DecodeSettings(score_threshold=protocol.threshold)
             ),
-            mask_maker=mask_maker(detector, test, store, progress=progress) if test.has_masks else None,
+            progress=progress,
+            **({"masks": source, "images": test} if test.has_masks else {}),
         )
     return {
         row.name: {

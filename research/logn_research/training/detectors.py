@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +20,11 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform, resize_boxes
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 
+from logn.data.masks import paste_mask
 from logn.errors import InputError
 from logn.models.hooks import evaluation_mode
 from logn.models.layer import LogitLayer
-from logn.models.proposals import Proposals
+from logn.models.proposals import MaskFunction, Proposals
 from logn_research.losses.loss_factory import layout_of
 from logn_research.training.backbones import STRIDES, LightBackbone, load_backbone
 from logn_research.training.feature_memory import FeatureMemory
@@ -209,6 +210,17 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
             chosen = [torch.as_tensor(c[first], device=device) for c, (first, _) in zip(columns, distinct, strict=True)]
             masks = self.roi_heads.mask_probabilities(features, regions, chosen, batch.image_sizes)
         return [mask.float().cpu().numpy()[back] for mask, (_, back) in zip(masks, distinct, strict=True)]
+
+    @property
+    def masks(self) -> MaskFunction | None:
+        """Masks of detections, for `logn.compare`; None for a detector without a mask head."""
+        return self._masks if self.roi_heads.has_mask() else None
+
+    def _masks(
+        self, image: Tensor, boxes: npt.NDArray[Any], classes: npt.NDArray[Any], rows: npt.NDArray[Any]
+    ) -> Iterator[npt.NDArray[np.bool_]]:
+        (masks,) = self.predict_masks([image], [boxes], [classes])
+        return (paste_mask(mask, box, *image.shape[-2:]) for mask, box in zip(masks, boxes, strict=True))
 
     def _features(self, images: Sequence[Tensor]) -> tuple[Any, dict[str, Tensor]]:
         device = next(self.parameters()).device

@@ -317,8 +317,8 @@ def refuse_inputs(outputs: Sequence[Path], inputs: Iterable[str | os.PathLike[st
     for source in inputs if present else ():
         if source is None or not os.path.exists(source):
             continue
-        if (path := present.get(file_identity(source))) is not None:
-            raise InputError(f"`{path}` is one of the inputs: choose another name for the output.")
+        if (taken := present.get(file_identity(source))) is not None:
+            raise InputError(f"`{taken}` is one of the inputs: choose another name for the output.")
         folder = Path(source).resolve() if os.path.isdir(source) else None
         inside = next((path for path in present.values() if folder in path.resolve().parents), None)
         if inside is not None:

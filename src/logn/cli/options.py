@@ -78,6 +78,12 @@ Images = Annotated[
 ]
 Data = Annotated[Path, DATA]
 OptionalData = Annotated[Path | None, DATA]
+Masks = Annotated[
+    str | None, option("--masks", metavar="MODEL", help="Also mask AP: runs the predicted model again, for masks.")
+]
+MaskResults = Annotated[
+    Path | None, option("--mask-results", metavar="DIR", help="With --masks: LVIS results files, one per method.")
+]
 Labels = Annotated[
     Path | None, option("--labels", metavar="FILE", help="Classifiers: class of each row (.npy, .json, .csv, .txt).")
 ]

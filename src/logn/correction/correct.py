@@ -289,7 +289,7 @@ def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
         name, chosen = parse(method)
-        options = {"threshold": threshold} if name == RECOMMENDED and "threshold" not in chosen else {}
+        options: dict[str, Any] = {"threshold": threshold} if name == RECOMMENDED and "threshold" not in chosen else {}
         with _quiet():
             return tuple(fit(method, part, **options) for part in moments)
     if len(moments) > 1:

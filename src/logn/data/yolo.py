@@ -42,7 +42,7 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
 
     An image without a text file, or with an empty one, has no objects. Ids of images are the numbers that their files
     are named by, where all are, else their places; class 0 gets id 1, as in the result files of Ultralytics. An outline
-    becomes the box around it. Lines that come twice in a file count once.
+    gives the box around it. Boxes that come twice in a file count once.
 
     Args:
         source: The `data.yaml` and the split.
@@ -62,10 +62,10 @@ def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Elemen
         yield Element("images", entry, -1, -1)
         rows = _rows(label_file(path), data)
         labelled = labelled or rows is not None
-        for label, *box in dict.fromkeys(rows or ()):
+        for (label, *box), outline in dict(rows or ()).items():
             count += 1
             thing = {"id": count, "image_id": image_id, "category_id": int(label) + 1, "iscrowd": 0}
-            yield Element("annotations", thing | (_in_pixels(box, size) if size else {}), -1, -1)
+            yield Element("annotations", thing | (_in_pixels(box, outline, size) if size else {}), -1, -1)
     if not labelled:
         warn(
             f"None of the {len(images)} images of `{source.path}` has a label file, so all count as images without "
@@ -219,7 +219,8 @@ def _listed_images(file: Path, folder: Path) -> list[str]:
     return found
 
 
-Row = tuple[float, float, float, float, float]
+# Class, centre, width and height; and the outline, empty where the label is a box.
+Row = tuple[tuple[float, float, float, float, float], list[float]]
 
 
 def _rows(file: str, data: YoloData) -> list[Row] | None:
@@ -231,7 +232,7 @@ def _rows(file: str, data: YoloData) -> list[Row] | None:
 
 
 def _row(file: str, number: int, line: str, data: YoloData) -> Row:
-    """Class, centre, width and height of a line."""
+    """Class, box and outline of a line."""
     try:
         label, *values = map(float, line.split())
     except ValueError:
@@ -244,10 +245,10 @@ def _row(file: str, number: int, line: str, data: YoloData) -> Row:
         outside = next(value for value in values if not -ROUNDING <= value <= 1 + ROUNDING)
         raise _fault(file, number, "coordinates from 0 to 1, as shares of the image", f"{outside:g}")
     if len(values) == 4:
-        return label, values[0], values[1], values[2], values[3]
+        return (label, values[0], values[1], values[2], values[3]), []
     across, down = values[0::2], values[1::2]
     left, right, top, bottom = min(across), max(across), min(down), max(down)
-    return label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+    return (label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top), values
 
 
 def _fault(file: str, number: int, expected: str, got: str) -> InputError:
@@ -264,7 +265,13 @@ def _lines(file: str) -> list[str] | None:
         raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
 
 
-def _in_pixels(box: Sequence[float], size: tuple[int, int]) -> dict[str, Any]:
+def _in_pixels(box: Sequence[float], outline: Sequence[float], size: tuple[int, int]) -> dict[str, Any]:
     across, down, width, height = box
     width, height = width * size[0], height * size[1]
-    return {"bbox": [across * size[0] - width / 2, down * size[1] - height / 2, width, height], "area": width * height}
+    corner = [across * size[0] - width / 2, down * size[1] - height / 2]
+    polygon = [share * size[place % 2] for place, share in enumerate(outline)]
+    return {
+        "bbox": [*corner, width, height],
+        "area": width * height,
+        **({"segmentation": [polygon]} if polygon else {}),
+    }

@@ -6,6 +6,7 @@ Classes are put in the order of the model: its statistics, maps and scores stay 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from itertools import compress
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import require_file
+from logn.base.files import atomic_path, require_file
 from logn.base.strict_json import parse_json
 from logn.data.annotations import (
     FEDERATED_FIELDS,
@@ -157,6 +158,7 @@ def load_ground_truth(
         style=style,
         image_ids=np.array(ids, np.int64),
         category_ids=np.array(numbers if match is None or match.identical else _new_ids(match, category_ids), np.int64),
+        label_ids=np.where(entry_of >= 0, np.array(numbers, np.int64)[entry_of], -1),
         class_names=names,
         frequency=_frequency([categories[entry].get("frequency") if entry >= 0 else "" for entry in entry_of.tolist()]),
         image_index=image_index,
@@ -275,6 +277,22 @@ def _new_ids(match: ClassMatch, model_ids: Sequence[int] | None) -> Sequence[int
     if model_ids is not None and (np.diff(model_ids) > 0).all():
         return model_ids
     return range(1, len(match.model_names) + 1)
+
+
+def write_results(path: Path, detections: Detections, masks: Sequence[Mapping[str, Any]], truth: GroundTruth) -> None:
+    """Write detections with masks as LVIS and COCO take them: a list of `image_id, category_id, score, segmentation`.
+
+    Classes that the annotations do not have are left out. There is no `bbox`: both packages take the box and the area
+    from the mask then.
+    """
+    columns = (truth.image_ids[detections.image_index], truth.label_ids[detections.labels], detections.scores)
+    rows = zip(*(column.tolist() for column in columns), masks, strict=True)
+    names = ("image_id", "category_id", "score", "segmentation")
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        lines = (json.dumps(dict(zip(names, row, strict=True))) for row in rows if row[1] >= 0)
+        file.write("[" + next(lines, ""))
+        file.writelines(f",\n{line}" for line in lines)
+        file.write("]\n")
 
 
 def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections:

@@ -30,6 +30,7 @@ class GroundTruth:
         style: "lvis" or "coco".
         image_ids: `(I,)` ids in the order of the predictions.
         category_ids: `(F,)` ids in ascending order.
+        label_ids: `(F,)` the id of each class in the annotations; -1 for one that they do not have.
         class_names: `(F,)` names; those of the predictions, where they are known.
         frequency: `(F,)` "r", "c" or "f", or nothing for a class that the labels do not have; None when the annotations
             have no such field.
@@ -49,6 +50,7 @@ class GroundTruth:
     style: str
     image_ids: npt.NDArray[np.int64]
     category_ids: npt.NDArray[np.int64]
+    label_ids: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
     frequency: npt.NDArray[np.str_] | None
     image_index: npt.NDArray[np.int64]
@@ -89,6 +91,8 @@ class GroundTruth:
                     "object."
                 )
             size = self.dataset["images"][image]
+            if not all(isinstance(size.get(side), int) for side in ("height", "width")):
+                raise InputError(f"Image {size['id']} of `{self.source}` has no `height` and `width`, as masks need.")
             masks.append(encode_segmentation(item["segmentation"], size["height"], size["width"]))
         return masks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -157,6 +157,31 @@ def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:
     return array
 
 
+# From an image and its detections (boxes, classes, rows) to their masks.
+MaskFunction = Callable[[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]], Iterable[npt.NDArray[np.bool_]]]
+
+
+def check_rows(proposals: Proposals, boxes: npt.NDArray[Any], rows: npt.NDArray[Any]) -> None:
+    """Refuse detections that are not those proposals of a model, which was opened in another way than they were made.
+
+    Example:
+        >>> made = Proposals([[0, 0, 10, 10]], [[1.5]], height=10, width=20)
+        >>> check_rows(made, np.array([[5.0, 0.0, 20.0, 10.0]]), np.array([0]))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: The model gives other boxes than the predictions hold. Open it as `logn predict` did:
+        the same `size` and `like`.
+    """
+    size = np.array([proposals.width, proposals.height] * 2)
+    known = rows < len(proposals.boxes)
+    own = proposals.boxes[rows[known]].clip(0, size)
+    if not known.all() or (np.abs(own - boxes.clip(0, size)) > 0.01 * size.max() + 1).any():
+        raise InputError(
+            "The model gives other boxes than the predictions hold. Open it as `logn predict` did: the same `size` and "
+            "`like`."
+        )
+
+
 class ProposingDetector(Protocol):
     """What a detector must offer to be evaluated: proposals with full logits.
 
@@ -165,7 +190,9 @@ class ProposingDetector(Protocol):
 
     It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
     all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
-    `postprocessing` (a `Postprocessing`), which a store then keeps.
+    `postprocessing` (a `Postprocessing`), which a store then keeps. With a mask head it has `masks(image, boxes,
+    classes, rows)`: for detections of one image, given by their boxes `(D, 4)`, foreground classes `(D,)` and the
+    proposal that each came from `(D,)`, their masks one by one, boolean `(H, W)` in pixels of the image.
 
     Example:
         >>> class OneBox:

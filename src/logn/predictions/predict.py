@@ -1,4 +1,4 @@
-"""predict: run a detector once over a data set and keep its proposals with all logits; a stopped run resumes."""
+"""predict: run a detector once over a data set and keep its proposals with all logits; once more for masks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from logn.data.class_names import ClassMatch, match_classes, warn_of_position
 from logn.data.dataset import DetectionDataset
+from logn.data.masks import encode_mask
 from logn.errors import InputError, warn
 from logn.models.images import as_tensor
 from logn.models.open import detector
 from logn.models.opened import fingerprint_of
-from logn.models.proposals import Proposals, ProposingDetector
+from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
+from logn.predictions.detections import Detections
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 # Bytes at the end of an image file that, with its size, tell it from another.
@@ -141,7 +143,8 @@ def _write(
     writing = ThreadPoolExecutor(1)
     waiting: Future[int] | None = None
     try:
-        for indices, found in _proposals(source, dataset, todo, batch):
+        for indices, ready in _prepared(source, dataset, todo, batch):
+            found = source.propose(ready)
             writer = writer or PredictionWriter(path, header(found[0]), part=part)
             report(waiting.result() if waiting else 0)
             waiting = writing.submit(write, indices, found)
@@ -228,10 +231,10 @@ def _picture_digest(dataset: ImageSource, place: int) -> int:
         return zlib.crc32(file.read(), size & 0xFFFFFFFF) or 1
 
 
-def _proposals(
+def _prepared(
     source: ProposingDetector, dataset: ImageSource, todo: Sequence[int], batch: int
-) -> Iterator[tuple[Sequence[int], list[Proposals]]]:
-    """Proposals batch by batch; the next images are read and prepared while the detector works."""
+) -> Iterator[tuple[Sequence[int], list[Any]]]:
+    """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
     prepare: Callable[[npt.NDArray[np.uint8]], Any] = getattr(source, "prepare", as_tensor)
 
     def read(indices: Sequence[int]) -> list[Any]:
@@ -243,7 +246,82 @@ def _proposals(
         for number, indices in enumerate(batches):
             ready = following.result() if following else []
             following = reader.submit(read, batches[number + 1]) if number + 1 < len(batches) else None
-            yield indices, source.propose(ready)
+            yield indices, ready
+
+
+# From the detections of several methods to the run-length encoded masks of each.
+MaskMaker = Callable[[Sequence[Detections]], list[npt.NDArray[np.object_]]]
+
+
+def mask_maker(
+    model: Any,
+    data: str | os.PathLike[str] | ImageSource,
+    store: PredictionStore,
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> MaskMaker:
+    """Give the function that makes the masks of the detections of several methods.
+
+    The model runs once per image, on each pair of proposal and class that any method keeps there. Masks are run-length
+    encoded as soon as they are made; methods share them.
+
+    Args:
+        model: The model that `store` was predicted with; it has a mask head.
+        data: The images, or their annotations.
+        store: The predictions that the detections were decoded from.
+        progress: Called with the number of images whenever some are done.
+    """
+    source: Any = detector(model)
+    masks: MaskFunction | None = getattr(source, "masks", None)
+    name = type(getattr(source, "model", source)).__name__
+    if masks is None:
+        raise InputError(f"`masks` is {name}, which has no mask head; leave it out to measure boxes alone.")
+    if fingerprint_of(source) != store.header.metadata.get("fingerprint"):
+        raise InputError(
+            f"`masks` is {name} with other weights than those that `{store.path}` was predicted with; pass that model."
+        )
+    dataset: ImageSource = DetectionDataset(data) if isinstance(data, str | os.PathLike) else data
+    place_of = {image_id: place for place, image_id in enumerate(dataset.image_ids.tolist())}
+    missing = [image_id for image_id in store.image_ids.tolist() if image_id not in place_of]
+    if missing:
+        raise InputError(f"The predictions have image {missing[0]}, but the data set does not.")
+    report = progress or (lambda count: None)
+
+    def make(methods: Sequence[Detections]) -> list[npt.NDArray[np.object_]]:
+        distinct, references = distinct_detections(methods)
+        encoded = np.empty(len(distinct), np.object_)
+        images, starts = np.unique(distinct.image_index, return_index=True)
+        report(len(store) - len(images))
+        places = [place_of[image_id] for image_id in store.image_ids[images].tolist()]
+        bounds = [*starts.tolist(), len(distinct)]
+        for number, (_, (image,)) in enumerate(_prepared(source, dataset, places, 1)):
+            rows = slice(bounds[number], bounds[number + 1])
+            part = distinct.take(rows)
+            encoded[rows] = [encode_mask(mask) for mask in masks(image, part.boxes, part.labels, part.proposal)]
+            report(1)
+        return [encoded[rows] for rows in references]
+
+    return make
+
+
+def distinct_detections(methods: Sequence[Detections]) -> tuple[Detections, list[npt.NDArray[np.intp]]]:
+    """Each (image, proposal, class) of any method once, sorted so, and for each method where its rows are.
+
+    Example:
+        >>> one = Detections(np.zeros(1, np.int32), np.array([3], np.int32), np.ones(1, np.float32),
+        ...     np.zeros((1, 4), np.float32), np.array([7], np.int32))
+        >>> union, references = distinct_detections([one, one])
+        >>> len(union), references
+        (1, [array([0]), array([0])])
+    """
+    everything = Detections.concatenate(methods)
+    if not len(everything):
+        return everything, [np.empty(0, np.intp) for _ in methods]
+    classes, proposals = int(everything.labels.max()) + 1, int(everything.proposal.max()) + 1
+    key = (everything.image_index.astype(np.int64) * proposals + everything.proposal) * classes + everything.labels
+    _, first, reference = np.unique(key, return_index=True, return_inverse=True)
+    ends = np.cumsum([len(method) for method in methods])
+    return everything.take(first), np.split(reference.astype(np.intp), ends[:-1])
 
 
 def _header_of(

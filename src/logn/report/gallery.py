@@ -149,6 +149,7 @@ def _view(
                 "box": (left, top, max(right - left, 0.0), max(bottom - top, 0.0)),
                 "stroke": unit * (2.0 if mark.changed else 0.6 if kind == "unjudged" else 1.1),
                 "dashes": {"alarm": f"{3 * dash:g} {1.5 * dash:g}", "missed": f"{dash:g} {dash:g}"}.get(mark.kind, ""),
+                "outline": mark.outline,
                 "title": f"{MEANINGS[kind].partition(':')[0]}: {names[mark.label]}{score}",
             }
         )

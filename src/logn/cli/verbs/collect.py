@@ -62,7 +62,8 @@ def collect(
 
     (model,) = models
     chosen = choose_images(options.training_images(images, data), max_images)
-    options.check_output(output, model, data, like, class_names, *chosen, overwrite=overwrite)
+    files_read = [item for item in chosen if isinstance(item, Path)]
+    options.check_output(output, model, data, like, class_names, *files_read, overwrite=overwrite)
     hints = options.model_hints(
         like=like,
         size=size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
 # The metrics of the short table, by their titles; the first is shown with its difference.
 DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": f"recall@n:{DEFAULT_AT}"}
+MASKS = {"mask AP": "AP-mask", "APr": "APr-mask", "APc": "APc-mask", "APf": "APf-mask"}
 CLASSIFIER = {"top-1": "top-1", "many": "many", "medium": "medium", "few": "few", "ECE": "ECE"}
 NAME_WIDTH = 24
 
@@ -40,6 +42,13 @@ def compare(
     labels: options.Labels = None,
     train_logits: options.TrainLogits = None,
     class_names: options.ClassNames = None,
+    masks: options.Masks = None,
+    mask_results: options.MaskResults = None,
+    images: options.Images = None,
+    like: options.Like = None,
+    size: options.Size = None,
+    device: options.Device = "auto",
+    trust: options.Trust = False,
     at: options.At = DEFAULT_AT,
     bootstrap: options.Bootstrap = 1000,
     output: options.OptionalOutput = None,
@@ -53,9 +62,15 @@ def compare(
     paired draws of the images. Without --methods and statistics, only the
     uncorrected model is measured.
 
+    Mask AP is the exception: --masks MODEL runs the model of the predictions once
+    more over the images, with its mask head on all boxes that any method keeps.
+    --images, --like, --size, --device and --trust are for that model; give them
+    as to logn predict.
+
     Examples:
       logn compare predictions -d val.json -s stats.safetensors -o comparison
       logn compare predictions -d val.json --counts train.json --methods loga,norcal:gamma=0.6
+      logn compare predictions -d val.json -s stats.safetensors --masks models.py:mask_rcnn --images val/
       logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
     from logn.measure.comparison.compare import compare as run
@@ -64,7 +79,9 @@ def compare(
     from logn.predictions.store import PredictionStore
 
     classifier = is_classifier(source)
-    _check_options(classifier, source, data, labels, train_logits, class_names)
+    if masks is None or classifier:
+        _refuse_mask_options(masks, mask_results, images, like, size, device, trust)
+    _check_options(classifier, source, data, labels, train_logits, class_names if masks is None else None)
     chosen = list(DEFAULT_METHODS) if statistics or train_logits else []
     chosen = options.split_methods(methods) if methods else chosen
     inputs = (source, data, statistics, counts, target, labels, train_logits, class_names, *chosen)
@@ -79,7 +96,13 @@ def compare(
         leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
         settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
     store = None if classifier else PredictionStore(source)
-    with progress("Comparing", None if store is None else len(store)) as advance:
+    if masks is not None:
+        from logn.models.open import open_model
+
+        hints = options.model_hints(like=like, size=size, class_names=class_names, device=device, trust=trust)
+        given |= {"masks": open_model(masks, hints).detector, "images": images, "mask_results": mask_results}
+    total = None if store is None else len(store) * (1 if masks is None else 2)
+    with progress("Comparing", total) as advance:
         comparison = run(
             source if store is None else store,
             labels if classifier else data,
@@ -133,6 +156,16 @@ def _check_options(
         raise InputError(f"Pass {wanted} of `{source}`: {'--labels' if classifier else '--data'} FILE.")
 
 
+def _refuse_mask_options(masks: str | None, *values: object) -> None:
+    """Refuse `--masks` for a classifier, and without it the options of its model."""
+    if masks is not None:
+        raise InputError("`--masks` is for the predictions of a detector: leave it out.")
+    names = ("--mask-results", "--images", "--like", "--size", "--device", "--trust")
+    for name, value, default in zip(names, values, (None, None, None, None, "auto", False), strict=True):
+        if value != default:
+            raise InputError(f"`{name}` is for the model of `--masks`: name that too, or leave `{name}` out.")
+
+
 def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: bool) -> None:
     """Make the folder for the results before the work begins."""
     if folder is None:
@@ -171,11 +204,21 @@ def _classifier_inputs(
 
 def _print_short(comparison: Comparison) -> None:
     """One line per method, of at most 80 columns, and one verdict."""
-    from logn.base.text_table import write_table
     from logn.measure.comparison.comparison import CLASSIFICATION
+
+    _print_table(comparison, CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR)
+    if "mask" in comparison.protocols:
+        _print_table(comparison, MASKS)
+    if len(comparison.rows) > 1:
+        print_text(comparison.verdict())
+    for note in comparison.notes:
+        print_note(f"Note: {note}")
+
+
+def _print_table(comparison: Comparison, shown: Mapping[str, str]) -> None:
+    from logn.base.text_table import write_table
     from logn.measure.comparison.tables import change_text, points
 
-    shown = CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR
     (main, first), *others = [(title, name) for title, name in shown.items() if name in comparison.metric_names]
     compared = len(comparison.rows) > 1
     header = ["method", main, *(["change"] if compared else []), *(title for title, _ in others)]
@@ -185,10 +228,6 @@ def _print_short(comparison: Comparison) -> None:
         change = [change_text(row.differences[first]) if place else ""] if compared else []
         rows.append([name, points(row[first]), *change, *(points(row[metric]) for _, metric in others)])
     print_tables(lambda style: write_table(header, rows, replace(style, width=None)))
-    if compared:
-        print_text(comparison.verdict())
-    for note in comparison.notes:
-        print_note(f"Note: {note}")
 
 
 def _print_all(comparison: Comparison) -> None:

@@ -72,7 +72,7 @@ def correct(
 
     chosen = choose_images(options.training_images(images, data), max_images)
     if output is not None:
-        inputs = (data, method, thresholds, like, class_names, *chosen)
+        inputs = (data, method, thresholds, like, class_names, *(item for item in chosen if isinstance(item, Path)))
         check_target(model, output, *options.with_parts(inputs), overwrite=overwrite)
     hints = options.model_hints(
         like=like,

@@ -13,14 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from logn.data.class_counts import ClassCounts
+from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
 from logn.measure.classification.logits import moments_of_logits
 from logn.measure.comparison.comparison import CompareSettings, Comparison, MethodResult, Provenance
 from logn.measure.comparison.method_fitting import DEFAULT_METHODS, Methods, map_for_store, named_methods
-from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn, MaskMaker
+from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn
 from logn.measure.detection.bootstrap import paired_differences
 from logn.methods.catalog import checked_inputs
-from logn.predictions.store import is_store
+from logn.predictions.predict import mask_maker
+from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import ClassMoments
 
 
@@ -35,7 +37,9 @@ def compare(
     progress: Callable[[int], object] | None = None,
     train_logits: Any = None,
     class_names: Sequence[str] | None = None,
-    mask_maker: MaskMaker | None = None,
+    masks: Any = None,
+    images: Any = None,
+    mask_results: str | os.PathLike[str] | None = None,
     **inputs: Any,
 ) -> Comparison:
     """Measure methods on the same predictions, with their differences to the uncorrected model.
@@ -55,7 +59,11 @@ def compare(
         progress: Called with the number of images or rows that were done since the last call.
         train_logits: Of a classifier, instead of `moments`: logits of training images; their labels are not needed.
         class_names: Of a classifier: one name for each class; puts counts with names in order.
-        mask_maker: Of a detector: makes the masks of the detections of each method, for mask AP.
+        masks: Of a detector: the model that was predicted with, for mask AP, as `logn.detector` takes it. It runs once
+            more over the images, for the masks alone.
+        images: With `masks`: folder that the image paths of the annotations start from, by default theirs; or a data
+            set as `logn.predict` takes it.
+        mask_results: With `masks`: folder for one LVIS results file per method, with run-length encoded masks.
         inputs: What else methods are fitted from: `dimensions`, `weight`, `bias`, `target`, as `logn.methods.fit` takes
             them.
 
@@ -72,15 +80,28 @@ def compare(
     settings = settings or CompareSettings()
     inputs = checked_inputs(inputs)
     detector = is_store(predictions)
-    of_other = {"train_logits": train_logits, "class_names": class_names} if detector else {"mask_maker": mask_maker}
+    of_other = {"train_logits": train_logits, "class_names": class_names} if detector else {"masks": masks}
     for name, value in of_other.items():
         if value is not None:
             other = "the logits of a classifier" if detector else "the predictions of a detector"
             raise InputError(f"`{name}` is only for {other}. Leave it out.")
+    for name, value in (("images", images), ("mask_results", mask_results)):
+        if masks is None and value is not None:
+            raise InputError(f"`{name}` is only for masks: pass the model too, as `masks`.")
     task: DetectionTask | ClassificationTask
     if detector:
         statistics = _statistics(moments, None)
-        task = DetectionTask.open(predictions, labels, settings, statistics, counts, mask_maker)
+        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+        maker = None
+        if masks is not None:
+            is_folder = images is None or isinstance(images, str | os.PathLike)
+            if is_folder and not isinstance(labels, str | os.PathLike):
+                raise InputError(
+                    "These annotations are not a file: pass the images of `masks` as a data set, `images`."
+                )
+            data = DetectionDataset(labels, images) if is_folder else images
+            maker = mask_maker(masks, data, store, progress=progress)
+        task = DetectionTask.open(store, labels, settings, statistics, counts, maker, mask_results)
     else:
         task = ClassificationTask.open(
             predictions, labels, settings, lambda: _statistics(moments, train_logits), counts, class_names

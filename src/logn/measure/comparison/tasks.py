@@ -5,11 +5,14 @@ Both kinds of task have the same methods, which `compare` calls in turn.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +24,7 @@ from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
 from logn.data.label_sources import find_labels
 from logn.errors import warn
-from logn.matching.labels import other_images, truth_of_predictions
+from logn.matching.labels import other_images, truth_of_predictions, write_results
 from logn.matching.match import MatchedDetections, match_detections
 from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
 from logn.measure.classification import metrics as accuracy
@@ -44,11 +47,10 @@ from logn.measure.detection.tide import error_types
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
+from logn.predictions.predict import MaskMaker
 from logn.predictions.store import PredictionStore, StoreHeader
 from logn.statistics.moments import ClassMoments
 
-# From one set of detections per method to the run-length encoded masks of each.
-MaskMaker = Callable[[Sequence[Detections]], Sequence[Sequence[Any]]]
 Progress = Callable[[int], object]
 Drawn = Mapping[str, FloatArray]
 
@@ -61,7 +63,7 @@ class _MethodDetections:
     detections: Detections
     skipped: Skipped
     fixed: Detections | None
-    masks: Sequence[Any] | None
+    masks: npt.NDArray[np.object_] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,7 @@ class _Measured:
     detections: Detections
     matched: MatchedDetections
     drawn: DrawnMethod
+    masks: npt.NDArray[np.object_] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +90,7 @@ class DetectionTask:
         moments: Statistics of the training logits; None when unknown.
         settings: What is measured, and how.
         mask_maker: Makes the masks of the detections of each method.
+        mask_results: Folder for a file of results with masks per method.
         notes: What to know before reading the numbers.
     """
 
@@ -98,6 +102,7 @@ class DetectionTask:
     moments: ClassMoments | None
     settings: CompareSettings
     mask_maker: MaskMaker | None = None
+    mask_results: str | os.PathLike[str] | None = None
     notes: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "detection"
@@ -106,18 +111,20 @@ class DetectionTask:
     @classmethod
     def open(
         cls,
-        predictions: Any,
+        store: PredictionStore,
         annotations: Any,
         settings: CompareSettings,
         moments: ClassMoments | None,
         counts: Any,
         mask_maker: MaskMaker | None = None,
+        mask_results: str | os.PathLike[str] | None = None,
     ) -> DetectionTask:
         """Read the ground truth of the images of a store, and check that it fits."""
-        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
         names = ("style", "only_predicted", "allow_missing_classes")
         how = {name: getattr(settings, name) for name in names}
         truth = truth_of_predictions(annotations, store, masks=mask_maker is not None, **how)
+        if mask_maker is not None:
+            _ = truth.masks  # labels without masks are refused before the model runs
         decode = settings.decode.resolved(store.header)
         settings = replace(settings, decode=decode, style=truth.style)
         notes = [*filter(None, [other_images(store, truth)])]
@@ -131,7 +138,8 @@ class DetectionTask:
             notes.append(f"The store holds {len(store):,} of {store.header.num_images:,} images.")
         if truth.style == "coco":
             notes.append("Every class is taken as annotated in every image.")
-        return cls(store, truth, groups, source, train_counts, moments, settings, mask_maker, tuple(notes))
+        known = (store, truth, groups, source, train_counts, moments, settings)
+        return cls(*known, mask_maker, mask_results, tuple(notes))
 
     @property
     def header(self) -> StoreHeader:
@@ -180,9 +188,20 @@ class DetectionTask:
         detections = [self._within_limits(of_method.detections) for of_method in decoded]
         skipped = self._few_skipped(detections, [of_method.skipped for of_method in decoded])
         masks: Sequence[Any] = self.mask_maker(detections) if self.mask_maker else [None] * len(detections)
+        if self.mask_results is not None:
+            self._write_masks(Path(self.mask_results), list(maps), detections, masks)
         fixed = [of_method.detections for of_method in others[0]] if others else [None] * len(detections)
         columns = zip(maps.values(), detections, skipped, fixed, masks, strict=True)
         return [_MethodDetections(*of_method) for of_method in columns]
+
+    def _write_masks(
+        self, folder: Path, names: Sequence[str], detections: Sequence[Detections], masks: Sequence[Any]
+    ) -> None:
+        """One results file per method, named by it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, name in enumerate(names):
+            file = folder / (re.sub(r"[^\w.=,-]+", "-", name) + ".json")
+            write_results(file, detections[place], masks[place], self.truth)
 
     def _within_limits(self, detections: Detections) -> Detections:
         """The decoder holds the limit per image; COCO's is per image and class."""
@@ -232,7 +251,7 @@ class DetectionTask:
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
-            masks = match_detections(detections, truth, masks=method.masks)
+            masks = match_detections(detections, truth, masks=list(method.masks))
             of_masks = ap.average_precision(masks, truth, self.protocols["mask"], groups).values
             others |= {f"{metric}-mask": value for metric, value in of_masks.items()}
         others |= self._fixed_and_pool(method.fixed, matched)
@@ -249,7 +268,7 @@ class DetectionTask:
             errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
             seconds=time.perf_counter() - started,
         )
-        return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits))
+        return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits), method.masks)
 
     def _fixed_and_pool(self, fixed: Detections | None, matched: MatchedDetections) -> dict[str, float]:
         """AP-Pool is over the detections of AP-Fixed where they are there, as its authors define it."""
@@ -270,7 +289,7 @@ class DetectionTask:
         """Kinds of error and pictures of the images that the report looks at."""
         images, truth = self.looked_at, self.truth
         before, after = (
-            Outcomes.of(side.detections, side.matched).take(images[side.detections.image_index])
+            Outcomes.of(side.detections, side.matched, side.masks).take(images[side.detections.image_index])
             for side in (baseline, method)
         )
         rare, errors = rare_classes(truth, self.groups), None
@@ -371,7 +390,7 @@ class ClassificationTask:
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
-        names = class_names or (statistics and statistics.metadata.class_names)
+        names = class_names or (None if statistics is None else statistics.metadata.class_names)
         truth = classification_truth(
             classes,
             opened.num_classes,

@@ -6,7 +6,7 @@ The rule that chooses them is stated, and does not only flatter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from logn.base.boxes import box_iou
 from logn.data.annotations import image_names
+from logn.data.masks import outline_of
 from logn.matching.match import Marks, MatchedDetections
 from logn.matching.truth import GroundTruth, Groups
 from logn.predictions.detections import Detections
@@ -25,13 +26,17 @@ SAME = "Nothing changed here"
 
 @dataclass(frozen=True)
 class Mark:
-    """A box to draw: `kind` is "hit", "alarm", "unjudged" or "missed"; `changed` marks what is new in this view."""
+    """A box to draw: `kind` is "hit", "alarm", "unjudged" or "missed"; `changed` marks what is new in this view.
+
+    `outline` is the edge of its mask as an SVG path, empty without masks.
+    """
 
     kind: str
     box: tuple[float, float, float, float]
     label: int
     score: float | None = None
     changed: bool = False
+    outline: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,18 +73,22 @@ class Outcomes:
         box: `(D,)` the annotated box that it found, or -1.
         judged: `(D,)` False where it is neither right nor wrong: its class was not verified in the image, or the
             objects of the class are not all annotated there.
+        masks: `(D,)` its mask, run-length encoded; None without masks.
     """
 
     detections: Detections
     box: npt.NDArray[np.intp]
     judged: Marks
+    masks: npt.NDArray[np.object_] | None = None
 
     @classmethod
-    def of(cls, detections: Detections, matched: MatchedDetections) -> Outcomes:
+    def of(
+        cls, detections: Detections, matched: MatchedDetections, masks: npt.NDArray[np.object_] | None = None
+    ) -> Outcomes:
         """What the matching says of each detection."""
         box, judged = np.full(len(detections), -1), np.zeros(len(detections), bool)
         box[matched.rows], judged[matched.rows] = matched.box, matched.counted[0]
-        return cls(detections, box, judged)
+        return cls(detections, box, judged, masks)
 
     @property
     def is_false_alarm(self) -> Marks:
@@ -88,7 +97,8 @@ class Outcomes:
 
     def take(self, kept: Marks) -> Outcomes:
         """Keep those that the mask names; stronger detections choose first, so weaker ones change nothing."""
-        return Outcomes(self.detections.take(kept), self.box[kept], self.judged[kept])
+        masks = None if self.masks is None else self.masks[kept]
+        return Outcomes(self.detections.take(kept), self.box[kept], self.judged[kept], masks)
 
     def found(self, num_boxes: int) -> Marks:
         """`(G,)` which annotated boxes were found."""
@@ -178,14 +188,17 @@ def _marks(truth: GroundTruth, side: Outcomes, index: int, found: Marks, found_b
     for box in np.flatnonzero((truth.image_index == index) & ~truth.crowd & ~found):
         x, y, width, height = truth.boxes[box].tolist()
         corners = (x, y, x + width, y + height)
-        marks.append(Mark("missed", corners, int(truth.labels[box]), changed=bool(found_by_other[box])))
+        outline = "" if side.masks is None else outline_of(truth.masks[box])
+        changed = bool(found_by_other[box])
+        marks.append(Mark("missed", corners, int(truth.labels[box]), changed=changed, outline=outline))
     for row in np.flatnonzero(side.detections.image_index == index):
         hit = side.box[row] >= 0
         kind = "hit" if hit else "alarm" if side.judged[row] else "unjudged"
         left, top, right, bottom = side.detections.boxes[row].tolist()
         label, score = int(side.detections.labels[row]), float(side.detections.scores[row])
         changed = bool(hit and not found_by_other[side.box[row]])
-        marks.append(Mark(kind, (left, top, right, bottom), label, score, changed=changed))
+        outline = "" if side.masks is None else outline_of(side.masks[row])
+        marks.append(Mark(kind, (left, top, right, bottom), label, score, changed=changed, outline=outline))
     return tuple(marks)
 
 
@@ -194,4 +207,4 @@ def _with_change(mark: Mark, before: Sequence[Mark]) -> Mark:
         return mark
     rivals = [other.box for other in before if other.kind == "alarm" and other.label == mark.label]
     was_there = bool(rivals) and bool((box_iou(np.array(rivals), np.array(mark.box)) >= 0.5).any())
-    return Mark(mark.kind, mark.box, mark.label, mark.score, changed=not was_there)
+    return replace(mark, changed=not was_there)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.base.boxes import corners_of
 from logn.errors import InputError, warn
 from logn.models.frameworks.shared import class_names, modules_from, run_until
 from logn.models.images import Rgb, as_rgb
 from logn.models.layer import LogitLayer, output_width
-from logn.models.proposals import Postprocessing, Proposals
+from logn.models.proposals import MaskFunction, Postprocessing, Proposals
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,6 +138,8 @@ def _convolutions(module: Any, path: str, columns: int) -> dict[str, int]:
     return found
 
 
+# Masks of an image that are in memory as pixels at the same time.
+_MASKS_AT_ONCE = 64
 # Boxes, class logits and objectness, the last or None.
 Rows = tuple[Any, Any, Any]
 
@@ -204,14 +207,40 @@ class MMDetectionDetector:
         with self._torch.inference_mode():
             return [self._propose(self._piped(image)) for image in images]
 
+    @property
+    def masks(self) -> MaskFunction | None:
+        """Masks of detections, from the framework's own `predict_mask`; None for a model without a mask head."""
+        roi_head = getattr(self.model, "roi_head", None)
+        return self._masks if getattr(roi_head, "with_mask", False) else None
+
+    def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
+        torch, kind = self._torch, import_module("mmengine.structures").InstanceData
+        with torch.inference_mode():
+            data = self._batch(self._piped(image))
+            features, meta = self.model.extract_feat(data["inputs"]), data["data_samples"][0].metainfo
+            scale = features[0].new_tensor(meta["scale_factor"]).repeat(2)
+            for start in range(0, len(boxes), _MASKS_AT_ONCE):
+                part = slice(start, start + _MASKS_AT_ONCE)
+                given = kind(
+                    # As the network sees them: they are brought back with the masks.
+                    bboxes=torch.as_tensor(boxes[part], device=scale.device) * scale,
+                    labels=torch.as_tensor(classes[part], device=scale.device).long(),
+                    scores=scale.new_ones(len(boxes[part])),
+                )
+                (made,) = self.model.roi_head.predict_mask(features, [meta], [given], rescale=True)
+                yield from made.masks.cpu().numpy()
+
     def _piped(self, image: Any) -> _Piped:
         return image if isinstance(image, _Piped) else self.prepare(as_rgb(image))
 
     def _predictor(self, image: _Piped) -> tuple[Callable[[], object], Mapping[str, Any]]:
         """What runs the framework's `predict` on an image, and what the pipeline did to it."""
-        data = {"inputs": [image.inputs["inputs"]], "data_samples": [image.inputs["data_samples"]]}
-        data = self.model.data_preprocessor(data, False)
+        data = self._batch(image)
         return lambda: self.model.predict(**_as_predicted(data)), data["data_samples"][0].metainfo
+
+    def _batch(self, image: _Piped) -> dict[str, Any]:
+        data = {"inputs": [image.inputs["inputs"]], "data_samples": [image.inputs["data_samples"]]}
+        return dict(self.model.data_preprocessor(data, False))
 
     def _propose(self, image: _Piped) -> Proposals:
         run, meta = self._predictor(image)

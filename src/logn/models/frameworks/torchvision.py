@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
+from logn.data.masks import paste_mask
 from logn.errors import InputError, MissingExtraError, warn
 from logn.models.images import as_tensor
 from logn.models.layer import LogitLayer, count_columns, output_width
-from logn.models.proposals import Postprocessing, Proposals
+from logn.models.proposals import MaskFunction, Postprocessing, Proposals
 
 if TYPE_CHECKING:
     from torch import nn
@@ -186,6 +190,25 @@ class TorchvisionDetector:
             rows = self._regions(batch, features) if self._is_two_stage else self._anchors(batch, features)
             inner = zip(tensors, batch.image_sizes, strict=True)
             return [self._proposals(*row, *sizes) for row, sizes in zip(rows, inner, strict=True)]
+
+    @property
+    def masks(self) -> MaskFunction | None:
+        """Masks of detections, from the mask head; None for a model without one."""
+        heads = self.model.roi_heads if self._is_two_stage else None
+        return None if getattr(heads, "mask_predictor", None) is None else self._masks
+
+    def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
+        torch, heads, tensor = self._torch, self.model.roi_heads, as_tensor(image)
+        height, width = (int(side) for side in tensor.shape[-2:])
+        columns = [self.class_columns[label] for label in classes.tolist()]
+        with torch.inference_mode():
+            batch, features = self._features([tensor])
+            given = torch.as_tensor(boxes, device=batch.tensors.device)
+            regions = self._resize(given, (height, width), batch.image_sizes[0])
+            pooled = heads.mask_head(heads.mask_roi_pool(features, [regions], batch.image_sizes))
+            of_class = heads.mask_predictor(pooled)[range(len(columns)), columns].sigmoid().float().cpu().numpy()
+        for mask, box in zip(of_class, boxes, strict=True):
+            yield paste_mask(mask, box, height, width)
 
     def _classify(self, batch: Any, features: Any) -> tuple[Any, Any, Any]:
         """Regions of each image, and the logits and box offsets of all of them."""

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.base.boxes import corners_of
+from logn.data.masks import combine_prototypes
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.shared import LoadedFile, class_names, in_groups, modules_from
 from logn.models.hints import Hints, choose_device
 from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer
 from logn.models.opened import Traits
-from logn.models.proposals import Postprocessing, Proposals
+from logn.models.proposals import MaskFunction, Postprocessing, Proposals, check_rows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -237,27 +239,47 @@ class UltralyticsDetector:
         """Boxes and logits of each image: prepared ones, RGB arrays, or float tensors `(3, H, W)` in 0..1."""
         return in_groups([self._placed(image) for image in images], _shape, self._propose)
 
+    @property
+    def masks(self) -> MaskFunction | None:
+        """Masks of detections, at the size of the image; None for a model without a mask head."""
+        return self._masks if "Segment" in class_names(self._head, PACKAGE) else None
+
+    def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
+        placed, seen = self._placed(image), list[Any]()
+        hook = self._head.proto.register_forward_hook(lambda module, inputs, output: seen.append(_first_tensor(output)))
+        try:
+            ((corners, logits, coefficients),) = self._rows(self._batch([placed]))
+        finally:
+            hook.remove()
+        check_rows(self._proposals(corners, logits, placed), boxes, rows)
+        chosen = coefficients[self._best(logits)].numpy(force=True)[rows]
+        prototypes = seen[-1][0].float().numpy(force=True)
+        (x, y), (across, down) = placed.scale, placed.offset
+        columns, lines = (np.arange(placed.width) + 0.5) * x + across, (np.arange(placed.height) + 0.5) * y + down
+        shares = np.array(prototypes.shape[1:]) / placed.pixels.shape[:2]
+        return combine_prototypes(prototypes, chosen, boxes, columns * shares[1], lines * shares[0])
+
     def _placed(self, image: Any) -> _Placed:
         return image if isinstance(image, _Placed) else self.prepare(as_rgb(image))
 
     def _propose(self, images: list[_Placed]) -> list[Proposals]:
         rows = self._rows(self._batch(images))
-        return [self._proposals(*row, image) for row, image in zip(rows, images, strict=True)]
+        return [self._proposals(*row[:2], image) for row, image in zip(rows, images, strict=True)]
 
     def _batch(self, images: Sequence[_Placed]) -> Any:
         like = next(self.model.parameters())
         pixels = self._torch.from_numpy(np.stack([image.pixels for image in images]))
         return pixels.to(like.device).permute(0, 3, 1, 2).to(like.dtype) / 255
 
-    def _rows(self, batch: Any) -> Iterator[tuple[Any, Any]]:
-        """Boxes as corners in pixels of what the network sees, and logits, of each image."""
+    def _rows(self, batch: Any) -> Iterator[tuple[Any, Any, Any]]:
+        """Boxes as corners in pixels of what the network sees, logits, and what else there is, of each image."""
         torch = self._torch
         with torch.inference_mode():
             if self._is_detr:
                 _, (boxes, logits, *_) = self.model(batch)
                 height, width = batch.shape[2:]
                 size = boxes.new_tensor([width, height, width, height])
-                corners, rows = corners_of(boxes.squeeze(0)) * size, logits.squeeze(0)
+                corners, rows, others = corners_of(boxes.squeeze(0)) * size, logits.squeeze(0), logits.squeeze(0)
             else:
                 with _whole_output(self._head) as seen, _whole_classes(self._head, self._is_end2end) as levels:
                     self.model(batch)
@@ -265,14 +287,19 @@ class UltralyticsDetector:
                 boxes = seen[-1] if self._is_end2end else seen[-1].transpose(1, 2)
                 is_corners = self._is_end2end or bool(getattr(self._head, "xyxy", False))
                 corners = boxes[..., :4] if is_corners else corners_of(boxes[..., :4])
-        return zip(corners.float(), rows.float(), strict=True)
+                others = boxes[..., 4 + self.num_classes :]
+        return zip(corners.float(), rows.float(), others.float(), strict=True)
 
     def _proposals(self, boxes: Any, logits: Any, placed: _Placed) -> Proposals:
-        if self._kept is not None and len(logits) > self._kept:
-            best = logits.amax(dim=1).topk(self._kept).indices.sort().values
-            boxes, logits = boxes[best], logits[best]
-        boxes = (boxes - boxes.new_tensor(placed.offset * 2)) / boxes.new_tensor(placed.scale * 2)
-        return Proposals(boxes, logits, height=placed.height, width=placed.width)
+        best = self._best(logits)
+        boxes = (boxes[best] - boxes.new_tensor(placed.offset * 2)) / boxes.new_tensor(placed.scale * 2)
+        return Proposals(boxes, logits[best], height=placed.height, width=placed.width)
+
+    def _best(self, logits: Any) -> Any:
+        """The anchors that are kept, ascending: those whose best class scores highest."""
+        if self._kept is None or len(logits) <= self._kept:
+            return slice(None)
+        return logits.amax(dim=1).topk(self._kept).indices.sort().values
 
 
 def _shape(image: _Placed) -> tuple[int, ...]:

@@ -53,6 +53,7 @@ class BoxLayout:
         middle: Where in its place a box of bins is measured from: 0.5 for the middle.
         one_image: Whether the outputs have no axis for images: a run takes one image.
         order: The order of the levels of class logits in which rows agree with boxes.
+        prototypes: The output of mask prototypes, whose coefficients are the last columns; None without masks.
     """
 
     outputs: tuple[str, ...]
@@ -65,6 +66,7 @@ class BoxLayout:
     middle: float = 0.5
     one_image: bool = False
     order: tuple[int, ...] = (0,)
+    prototypes: str | None = None
 
     def rows(self, values: Mapping[str, Array]) -> Array:
         """The outputs as rows `(images, rows, columns)`."""
@@ -174,6 +176,9 @@ def _joint(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], sc
             return BoxLayout((output,), transposed, "", objectness=4 if extra == 5 else None, raw_objectness=raw)
         if extra % 4 == 0 and extra > 4 and _same(rows[..., :-extra], scores):
             return BoxLayout((output,), transposed, "", first=scores.shape[2], width=extra, middle=0.0)
+        masks = [name for name in graph.outputs if values[name].ndim == 4 and values[name].shape[1] == extra - 4]
+        if masks and extra > 4 and _same(rows[..., 4 : 4 - extra], scores):
+            return BoxLayout((output,), transposed, "", prototypes=masks[0])
     return None
 
 

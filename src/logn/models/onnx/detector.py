@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logn.data.masks import combine_prototypes
 from logn.errors import InputError
 from logn.models.images import as_rgb
 from logn.models.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
@@ -16,7 +17,7 @@ from logn.models.onnx.file import SUPPRESSION, Arrays, OnnxSession, exposing, on
 from logn.models.onnx.locate import trial_values
 from logn.models.onnx.model import OnnxModel
 from logn.models.preprocessing import Placement
-from logn.models.proposals import Postprocessing, Proposals
+from logn.models.proposals import MaskFunction, Postprocessing, Proposals, check_rows
 
 
 class Prepared(NamedTuple):
@@ -63,7 +64,8 @@ class OnnxDetector:
         values = trial_values(file, self._logits, trial) or self._session.run(trial)
         self._boxes = find_boxes(file.graph, self._logits, values, name=self.name)
         decode_boxes(self._boxes, self._boxes.rows(values), self._size, name=self.name)
-        self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors)))
+        masks = [self._boxes.prototypes] if self._boxes.prototypes else []
+        self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors, *masks)))
         activation, self.background = model.reading(self._logits)
         if activation is None:
             raise InputError(
@@ -86,8 +88,25 @@ class OnnxDetector:
         prepared = [item if isinstance(item, Prepared) else self.prepare(as_rgb(item)) for item in images]
         found: list[Proposals] = []
         for part in self._batches(prepared):
-            found.extend(self._propose(part))
+            found.extend(self._proposals(part, self._values(part)))
         return found[: len(images)]
+
+    @property
+    def masks(self) -> MaskFunction | None:
+        """Masks of detections, from the prototypes that the file gives; None for a file without them."""
+        return self._masks if self._boxes.prototypes else None
+
+    def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
+        item = image if isinstance(image, Prepared) else self.prepare(as_rgb(image))
+        (part,) = self._batches([item])
+        values = self._values(part)
+        check_rows(next(self._proposals(part, values)), boxes, rows)
+        prototypes = values[str(self._boxes.prototypes)][0].astype(np.float32)
+        coefficients = self._boxes.rows(values)[0, rows, -len(prototypes) :].astype(np.float32)
+        place = item.placement
+        columns = ((np.arange(item.width) + 0.5) * place.scale_x + place.left) * prototypes.shape[2] / self._size[1]
+        lines = ((np.arange(item.height) + 0.5) * place.scale_y + place.top) * prototypes.shape[1] / self._size[0]
+        return combine_prototypes(prototypes, coefficients, boxes, columns, lines)
 
     def _batches(self, prepared: Sequence[Prepared]) -> Iterator[list[Prepared]]:
         """As many images at once as the model takes; the last ones are filled up by repeating one."""
@@ -98,10 +117,11 @@ class OnnxDetector:
             filling = [part[-1]] * (step - len(part)) if isinstance(fixed, int) else []
             yield part + filling
 
-    def _propose(self, part: Sequence[Prepared]) -> Iterator[Proposals]:
+    def _values(self, part: Sequence[Prepared]) -> Arrays:
         batched = len(self._image.shape) == 4
-        pixels = np.stack([item.pixels for item in part]) if batched else part[0].pixels
-        values = self.run(pixels)
+        return self.run(np.stack([item.pixels for item in part]) if batched else part[0].pixels)
+
+    def _proposals(self, part: Sequence[Prepared], values: Arrays) -> Iterator[Proposals]:
         logits = class_rows(self._logits, values, self._boxes.order)
         rows = self._boxes.rows(values)
         if len(logits) != len(part) or rows.shape[:2] != logits.shape[:2]:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from logn_research.datasets.masks import decode_segmentation
-from logn_research.experiments.mask_maker import mask_maker, paste_mask
-from torchvision.models.detection.roi_heads import paste_masks_in_image
 
+from logn.data.masks import encode_mask, outline_of, paste_mask
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.detections import Detections
-from logn.predictions.predict import predict
+from logn.predictions.predict import mask_maker, predict
 from logn.predictions.store import PredictionStore
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pasted_masks_equal_torchvision(seed):
+    torch = pytest.importorskip("torch")
+    paste_masks_in_image = pytest.importorskip("torchvision.models.detection.roi_heads").paste_masks_in_image
     rng = np.random.default_rng(seed)
     masks = rng.random((20, 28, 28)).astype(np.float32)
     corner = rng.uniform(-10, 45, (20, 2))
@@ -52,9 +51,9 @@ class Counting:
             found.append(Proposals(boxes, rng.normal(0, 2, (30, 7)), height=60, width=80))
         return found
 
-    def predict_masks(self, images, boxes, labels):
-        self.asked += sum(len(rows) for rows in boxes)
-        return [np.ones((len(rows), 28, 28), np.float32) for rows in boxes]
+    def masks(self, image, boxes, classes, rows):
+        self.asked += len(boxes)
+        return (paste_mask(np.ones((28, 28), np.float32), box, 60, 80) for box in boxes)
 
 
 def test_masks_are_made_once_for_all_methods(tmp_path):
@@ -65,7 +64,7 @@ def test_masks_are_made_once_for_all_methods(tmp_path):
     affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), 0, method="made")
     methods = [decode(store, transform, chosen) for transform in (None, affine)]
     steps: list[int] = []
-    encoded = mask_maker(detector, data, store, batch=1, progress=steps.append)(methods)
+    encoded = mask_maker(detector, data, store, progress=steps.append)(methods)
     keys = [set(zip(m.image_index.tolist(), m.proposal.tolist(), m.labels.tolist(), strict=True)) for m in methods]
     assert keys[0] != keys[1]
     assert detector.asked == len(keys[0] | keys[1]) < len(methods[0]) + len(methods[1])
@@ -74,5 +73,14 @@ def test_masks_are_made_once_for_all_methods(tmp_path):
         for image, box, mask in zip(method.image_index.tolist(), method.boxes, masks, strict=True):
             size = store[image].height, store[image].width
             expected = paste_mask(np.ones((28, 28), np.float32), box, *size)
-            np.testing.assert_array_equal(decode_segmentation(mask, *size), expected)
-    assert mask_maker(detector, data, store)([Detections.empty()] * 2) == [[], []]  # nothing was detected
+            assert mask == encode_mask(expected)
+    assert [len(masks) for masks in mask_maker(detector, data, store)([Detections.empty()] * 2)] == [0, 0]
+
+
+def test_an_outline_goes_around_every_part_and_hole():
+    ring = np.ones((3, 4), np.bool_)
+    ring[1, 1] = ring[:, 3] = False
+    ring[2, 3] = True
+    path = outline_of(encode_mask(ring))
+    assert path.count("M") == path.count("Z") == 2
+    assert outline_of(encode_mask(np.zeros((2, 2), np.bool_))) == ""
