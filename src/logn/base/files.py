@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from logn.base.strict_json import parse_json
 from logn.errors import InputError
 
 # Which command makes the files of each format, for whoever gives the wrong one.
@@ -172,7 +173,7 @@ def safetensors_from_bytes(
     data = bytes(data)
     try:
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, ValueError) as error:
         raise InputError(f"`{name}` is not a valid safetensors file: {error}.") from error
     metadata = dict(header.get("__metadata__", {}))
