@@ -289,9 +289,9 @@ class _Draft:
     def _refuse_box(self, entry: Entry, place: int) -> None:
         if "bbox" not in entry:
             raise InputError(_lacks("annotations", self.source, "bbox", place))
+        expected = "x, y, width and height, both at least 0" if _is_numbers(entry["bbox"]) else "four finite numbers"
         raise InputError(
-            f"`bbox` of {self._where(entry, place)} `{self.source}` must be four finite numbers, x, y, width and "
-            f"height, the last two at least 0, but is {entry['bbox']!r:.80}."
+            f"`bbox` of {self._where(entry, place)} `{self.source}` must be {expected}, but is {entry['bbox']!r:.80}."
         )
 
     @staticmethod
@@ -328,10 +328,13 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_box(box: Any) -> bool:
+    return _is_numbers(box) and box[2] >= 0 and box[3] >= 0
+
+
+def _is_numbers(box: Any) -> bool:
     if not isinstance(box, list | tuple | np.ndarray) or len(box) != 4:
         return False
     try:
-        numbers = all((type(value) in _NUMBERS or isinstance(value, np.number)) and isfinite(value) for value in box)
-        return numbers and box[2] >= 0 and box[3] >= 0
+        return all((type(value) in _NUMBERS or isinstance(value, np.number)) and isfinite(value) for value in box)
     except (OverflowError, TypeError):  # a whole number beyond all floats, a complex one
         return False

@@ -240,21 +240,19 @@ def _read_safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
     header.pop("__metadata__", None)
-    _check_offsets(header, path.stat().st_size - 8 - length)
     return header, 8 + length
 
 
 def _check_offsets(header: dict[str, Any], size: int) -> None:
     """Refuse arrays that overlap or leave bytes between or behind them, as the format does."""
+    end = 0
     try:
-        places = sorted((*entry["data_offsets"], name) for name, entry in header.items())
-        end = 0
-        for start, stop, name in places:
+        for (start, stop), name in sorted((entry["data_offsets"], name) for name, entry in header.items()):
             if start != end or stop < start:
                 raise ValueError(f"the array `{name}` does not start where the one before it ends")
             end = stop
     except (KeyError, TypeError) as error:
-        raise ValueError("the entry of an array has no offsets") from error
+        raise ValueError("the entry of an array is incomplete") from error
     if end < size:
         raise ValueError(f"{size - end} bytes behind its arrays belong to none")
 
@@ -273,7 +271,9 @@ def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
     storage = np.dtype("<u2" if dtype == "bfloat16" else f"<f{np.dtype(dtype).itemsize}")
     if not _are_lengths((*shape, start, stop)) or stop - start != math.prod(shape) * storage.itemsize:
         raise ValueError(f"the offsets of `{name}` do not fit its shape {shape}")
-    return _stored(path, name, shape, dtype, storage, data_start + start)
+    array = _stored(path, name, shape, dtype, storage, data_start + start)
+    _check_offsets(header, array.size - data_start)
+    return array
 
 
 def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -144,7 +144,7 @@ def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
 def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
     names, number = found.get("names"), found.get("nc")
     if number is not None and not (isinstance(number, str) and number.isdecimal() and len(number) <= _MOST_DIGITS):
-        raise InputError(f"`nc` of `{file}` must be a number of classes, below a million, but is {number!r:.60}.")
+        raise InputError(f"`nc` of `{file}` must be a number of classes, but is {number!r:.60}.")
     if names is None and number is not None:
         return tuple(f"class_{place}" for place in range(int(number)))
     if isinstance(names, dict):

@@ -181,17 +181,18 @@ class StoreHeader:
         schema = content.pop("schema", None)
         if schema != FILE_SCHEMA:
             raise InputError(f"`{path}` has schema {schema}, but this version reads {FILE_SCHEMA}; predict again.")
+        try:
+            if content.get("postprocessing") is not None:
+                content["postprocessing"] = Postprocessing(**content["postprocessing"])
+            header = cls(**content)
+        except (TypeError, InputError) as error:
+            reason = str(error).rstrip(".")
+            raise InputError(f"`{path}` is not the header of a prediction store: {reason}.") from error
         if not is_intact:
             raise InputError(
                 f"`{path}` is damaged: its checksum differs. Remove the folder `{folder}` and predict its images again."
             )
-        try:
-            if content.get("postprocessing") is not None:
-                content["postprocessing"] = Postprocessing(**content["postprocessing"])
-            return cls(**content)
-        except (TypeError, InputError) as error:
-            reason = str(error).rstrip(".")
-            raise InputError(f"`{path}` is not the header of a prediction store: {reason}.") from error
+        return header
 
 
 def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
