@@ -44,6 +44,7 @@ MOST_NUMBERS = 30_000_000
 _NEAR = 0.25
 # What a spreadsheet takes for the start of a formula, and the apostrophe that tells it not to.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+_MOST_COLUMNS = 1_000_000
 # More classes than this are shown by those whose threshold moved farthest.
 MOST_ROWS = 20
 PathLike = str | os.PathLike[str]
@@ -440,7 +441,8 @@ def _check_content(points: OperatingPoints) -> None:
     """Refuse points of a file whose columns are not one per class or not those of its correction, or with gaps."""
     columns = points.columns
     width = typed_values(int, points.settings.get("num_columns", len(points.points)))
-    if len(set(columns)) != len(points.points) or not set(columns) <= set(range(width)):
+    known = range(min(width, _MOST_COLUMNS))  # a number beyond all memory is none of a model
+    if len(set(columns)) != len(points.points) or width != len(known) or not all(place in known for place in columns):
         raise ValueError(f"`columns` must name one of {width} columns for each of {len(points.points)} classes")
     if points.correction is not None and points.correction.num_columns != width:
         raise ValueError(f"the correction has {points.correction.num_columns} columns, the thresholds {width}")

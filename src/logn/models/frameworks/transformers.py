@@ -419,15 +419,13 @@ def write_transformers(
         raise InputError(f"`{target}` exists already; choose a new folder.")
     if not target.absolute().parent.is_dir():
         raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with staging_folder(target) as folder:
+        temporary = folder / target.name
         model.save_pretrained(temporary)  # type: ignore[operator]
         processor.save_pretrained(temporary)
         for file in _notices(source):
             shutil.copy(file, temporary / file.name)
         os.rename(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
