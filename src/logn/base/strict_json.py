@@ -115,7 +115,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def typed_values(hint: Any, value: Any, decoders: Decoders | None = None) -> Any:
-    """The opposite of `plain_values`: dataclasses, tuples and arrays from what JSON holds, as a type hint asks for them.
+    """The opposite of `plain_values`: dataclasses, tuples and arrays from what JSON holds, as a type hint asks.
 
     A value of another type raises TypeError or ValueError.
 

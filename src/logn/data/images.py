@@ -20,8 +20,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 _WIDE_IN_16_BITS = ("PNG", "PPM")
 _ORIENTATION = 0x0112
 IGNORED_TURN = (
-    "an EXIF rotation, which LogN ignores: their boxes are in the wrong place unless they were drawn on the image as it "
-    "is stored."
+    "an EXIF rotation, which LogN ignores: their boxes are in the wrong place unless they were drawn on the image as "
+    "it is stored."
 )
 
 
@@ -62,8 +62,8 @@ def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -
     """Read a picture, a path or an open file that messages call `name`, as RGB of shape `(height, width, 3)`, 0 to 255.
 
     Grey and palette pictures become RGB, CMYK is converted, transparency is dropped, and a turn that only the EXIF data
-    ask for is not made, with a warning. 16 bits are brought to 8, where Pillow's own conversion would make them white; numbers whose
-    white is not known (32 bits, floating point) are refused.
+    ask for is not made, with a warning. 16 bits are brought to 8, where Pillow's own conversion would make them white;
+    numbers whose white is not known (32 bits, floating point) are refused.
     """
     pillow = import_pillow()
     try:

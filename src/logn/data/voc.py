@@ -135,7 +135,7 @@ def _warn_of_stale_names(pictures: Sequence[_Picture], paths: Sequence[Path]) ->
         picture, path = stale[0]
         warn(
             f"{len(stale)} XML files tell another image in `<filename>` than their own names: `{picture.file.name}` is "
-            f"taken as the labels of `{path.name}`, not of `{picture.image}`. Correct `<filename>`, or rename the files."
+            f"taken as the labels of `{path.name}`, not of `{picture.image}`. Correct `<filename>` or rename the files."
         )
 
 

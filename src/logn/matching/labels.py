@@ -55,8 +55,8 @@ def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
         number, ours, theirs = differing[0]
         raise InputError(
             f"`{truth.source}` and `{store.path}` are of images of different sizes: image {number} has height and "
-            f"width {ours} in the labels, but was predicted with {theirs} ({len(differing):,} such images). Predict the "
-            "images that were labelled."
+            f"width {ours} in the labels, but was predicted with {theirs} ({len(differing):,} such images). Predict "
+            "the images that were labelled."
         )
 
 
@@ -312,8 +312,8 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     boxes[:, 2:] += boxes[:, :2]
     for row in np.flatnonzero((scores < 0) | (scores > 1))[:1].tolist():
         raise InputError(
-            f"`score` of result {row} of `{path}` must be from 0 to 1, but is {scores[row]:g}: divide scores in percent "
-            "by 100, and put logits through the model's sigmoid or softmax."
+            f"`score` of result {row} of `{path}` must be from 0 to 1, but is {scores[row]:g}: divide scores in "
+            "percent by 100, and put logits through the model's sigmoid or softmax."
         )
     for row in np.flatnonzero((boxes[:, 2:] < boxes[:, :2]).any(axis=1))[:1].tolist():
         raise InputError(

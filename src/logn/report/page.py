@@ -101,8 +101,8 @@ def write_report(
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # Fields that any value may be in, such as those of the provenance, are checked by whoever shows them.
         raise InputError(
-            f"The page of `{folder}` cannot be drawn ({type(error).__name__}: {error}): its `comparison.json` is not as "
-            "`logn compare -o` writes it. Compare again."
+            f"The page of `{folder}` cannot be drawn ({type(error).__name__}: {error}): its `comparison.json` is not "
+            "as `logn compare -o` writes it. Compare again."
         ) from error
     write_text(output, page)
     return summary

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 
 from logn.base.arrays import NO_CLASS
 from logn.base.boxes import corners_of
+from logn.base.files import staging_folder
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
 from logn.models.frameworks.shared import LoadedFile, in_groups, modules_from
