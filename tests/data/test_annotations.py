@@ -20,7 +20,7 @@ OBJECTS = st.fixed_dictionaries(
         "id": st.integers(0, 2**60),
         "image_id": st.sampled_from(IMAGES),
         "category_id": st.sampled_from(CATEGORIES),
-        "bbox": st.lists(NUMBERS, min_size=4, max_size=4),
+        "bbox": st.tuples(NUMBERS, NUMBERS, NUMBERS.map(abs), NUMBERS.map(abs)).map(list),
         "segmentation": st.sampled_from(OUTLINES),
     },
     optional={"iscrowd": st.sampled_from([0, 1])},

@@ -250,7 +250,7 @@ def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 3}, "has schema 3, but this version reads 4; predict again"),
+        ({"schema": 3}, "has schema 3, but this version reads 5; predict again"),
         ({"format": "other"}, "its format is not 'logn.predictions'"),
         ({"activation": "tanh"}, "Expected `activation`"),
         ({"dtype": "int8"}, "Expected `dtype`"),

@@ -14,6 +14,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from logn.cli.main import execute
+from logn.errors import InputError
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.measure.detection.bootstrap import Interval
@@ -321,3 +322,33 @@ def test_bad_input_gets_one_sentence(run_folder, capsys, arguments, sentence):
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+
+
+DAMAGE = {
+    "inputs that are no text": (("provenance", "inputs", "predictions"), 5),
+    "a row of other metrics": (("rows", 1, "values", "AP"), None),
+    "a class less": (("rows", 1, "per_class", 0), None),
+    "an unknown task": (("task",), "x"),
+    "a number for a name": (("classes", 0, "name"), 7),
+    "a text for a number": (("rows", 0, "values", "AP"), "x"),
+    "a list for an object": (("rows", 1, "differences"), [1]),
+    "a curve cut short": (("rows", 0, "thresholds"), {}),
+    "a mapping for a list": (("notes",), {}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_comparison_is_refused_in_one_sentence(run_folder, tmp_path, case):
+    path, value = DAMAGE[case]
+    content = json.loads((run_folder / "comparison.json").read_text())
+    holder = content
+    for key in path[:-1]:
+        holder = holder[key]
+    if value is None:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"is not as\s+`logn compare -o` writes it"):
+        write_report(tmp_path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()

@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
+from logn.base.strict_json import parse_json
 from logn.errors import InputError
 
 # Which command makes the files of each format, for whoever gives the wrong one.
@@ -99,7 +100,7 @@ def put_files(targets: Mapping[Path, Path], *, overwrite: bool) -> None:
     moved: list[tuple[Path, Path]] = []
     placed: list[tuple[Path, object]] = []
     try:
-        for number, (source, target) in enumerate(reversed(targets.items())):
+        for number, (source, target) in enumerate(reversed(list(targets.items()))):
             if overwrite and os.path.lexists(target):
                 moved.append((source.with_name(f".old-{number}"), target))
                 os.replace(target, moved[-1][0])
@@ -223,7 +224,7 @@ def safetensors_from_bytes(
     data = bytes(data)
     try:
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, ValueError) as error:
         raise InputError(f"`{name}` is not a valid safetensors file: {error}.") from error
     metadata = dict(header.get("__metadata__", {}))

@@ -31,6 +31,7 @@ OUTLINE = "segmentation"
 INTEGERS = {"images": ("id",), "categories": ("id",), "annotations": ("image_id", "category_id")}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _NUMBERS = (int, float)
+_CROWD = (None, 0, 1)
 _NOUNS = {"images": "image", "categories": "category"}
 
 
@@ -247,7 +248,12 @@ class _Draft:
         self.ids.append(number if _is_integer(number) else -1)  # only for messages
         self.image_ids.append(entry["image_id"])
         self.category_ids.append(entry["category_id"])
-        self.crowds.append(bool(entry.get("iscrowd")))
+        crowd = entry.get("iscrowd")
+        if crowd not in _CROWD:
+            raise InputError(
+                f"`iscrowd` of {self._where(entry, place)} `{self.source}` must be 0 or 1, but is {crowd!r:.40}."
+            )
+        self.crowds.append(bool(crowd))
         self.places.extend((element.start, element.stop))
         if self.needs_boxes:
             box: Any = entry.get("bbox")
@@ -283,14 +289,18 @@ class _Draft:
     def _refuse_box(self, entry: Entry, place: int) -> None:
         if "bbox" not in entry:
             raise InputError(_lacks("annotations", self.source, "bbox", place))
-        where = f"annotation {entry['id']} of" if "id" in entry else f"entry {place} of `annotations` in"
+        expected = "x, y, width and height, both at least 0" if _is_numbers(entry["bbox"]) else "four finite numbers"
         raise InputError(
-            f"`bbox` of {where} `{self.source}` must be four finite numbers, but is {entry['bbox']!r:.80}."
+            f"`bbox` of {self._where(entry, place)} `{self.source}` must be {expected}, but is {entry['bbox']!r:.80}."
         )
 
+    @staticmethod
+    def _where(entry: Entry, place: int) -> str:
+        return f"annotation {entry['id']} of" if "id" in entry else f"entry {place} of `annotations` in"
+
     def finish(self) -> Annotations:
-        """The columns as arrays."""
-        return Annotations(
+        """The columns as arrays; objects of images that are not listed are refused, where any are."""
+        annotations = Annotations(
             source=self.source,
             images=list(self.listed["images"].values()),
             categories=list(self.listed["categories"].values()),
@@ -303,6 +313,9 @@ class _Draft:
             places=np.frombuffer(self.places, np.int64).reshape(-1, 2),
             rest=self.rest,
         )
+        if self.listed["images"]:
+            annotations.positions("image", self.listed["images"])
+        return annotations
 
 
 def _lacks(section: str, source: str, name: str, place: int) -> str:
@@ -315,6 +328,10 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_box(box: Any) -> bool:
+    return _is_numbers(box) and box[2] >= 0 and box[3] >= 0
+
+
+def _is_numbers(box: Any) -> bool:
     if not isinstance(box, list | tuple | np.ndarray) or len(box) != 4:
         return False
     try:

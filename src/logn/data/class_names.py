@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -199,7 +200,7 @@ def _by_key(names: Sequence[str], places: Iterable[int]) -> dict[str, list[int]]
 
 def _refuse_duplicates(side: str, names: Sequence[str], other: Sequence[str]) -> None:
     """Refuse a name that comes twice where the other side has it; elsewhere it is left out anyway."""
-    keys = {_key(name) for name in other}
-    twice = next((name for name in names if _key(name) in keys and names.count(name) > 1), None)
+    keys, times = {_key(name) for name in other}, Counter(names)
+    twice = next((name for name in times if times[name] > 1 and _key(name) in keys), None)
     if twice is not None:
-        raise InputError(f"{names.count(twice)} classes of the {side} are called {twice!r}: give each its own name.")
+        raise InputError(f"{times[twice]} classes of the {side} are called {twice!r}: give each its own name.")

@@ -6,12 +6,14 @@ import contextlib
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
 from logn.base.files import require_file
@@ -57,12 +59,20 @@ def numbers(field: str, values: Any) -> FloatArray:
 
 def read_vector(field: str, path: Path) -> FloatArray:
     """Read a `.npy` array of one axis."""
+    return numbers(field, read_npy(path))
+
+
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """Read a `.npy` file; what is none, and data behind its array, are refused."""
     try:
-        return numbers(field, np.load(path, allow_pickle=False))
-    except (ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"`{path}` is not a valid .npy file of numbers.") from error
+        with path.open("rb") as file:
+            array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            has_more = bool(file.read(1))
+    except (ValueError, EOFError, RecursionError) as error:
+        raise InputError(f"`{path}` is not a valid .npy file of numbers: {str(error).rstrip('.')}.") from error
+    if has_more:
+        raise InputError(f"`{path}` has data behind its array: save one array per file.")
+    return array
 
 
 def read_table(path: Path) -> Rows:
@@ -74,6 +84,8 @@ def read_table(path: Path) -> Rows:
     lines = lines[1:]
     if not lines:
         raise InputError("The table has no classes: write a header line, then one line per class.")
+    if twice := [name for name, times in Counter(header).items() if name and times > 1]:
+        raise InputError(f"The first line names the column `{twice[0]}` twice: remove one of them.")
     for number, line in lines:
         if any(line[len(header) :]):
             raise InputError(

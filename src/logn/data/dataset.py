@@ -54,7 +54,6 @@ class DetectionDataset:
         self.category_ids: IntArray = np.array([category["id"] for category in classes], np.int64)
         #: The name of each foreground class.
         self.class_names = tuple(str(category.get("name", category["id"])) for category in classes)
-        found.positions("image", self.image_ids)
         found.positions("category", self.category_ids)
 
     def _record(self, entry: Mapping[str, Any]) -> ImageRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -10,13 +11,18 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError, MissingExtraError, warn
 
 Item = TypeVar("Item")
 ImageArray = npt.NDArray[np.uint8]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 # Formats that hold at most 16 bits, which Pillow (of PNG only before version 11) gives in numbers of 32.
 _WIDE_IN_16_BITS = ("PNG", "PPM")
+_ORIENTATION = 0x0112
+IGNORED_TURN = (
+    "an EXIF rotation, which LogN ignores: their boxes are in the wrong place unless they were drawn on the image as "
+    "it is stored."
+)
 
 
 def find_images(folder: str | os.PathLike[str]) -> list[Path]:
@@ -56,12 +62,14 @@ def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -
     """Read a picture, a path or an open file that messages call `name`, as RGB of shape `(height, width, 3)`, 0 to 255.
 
     Grey and palette pictures become RGB, CMYK is converted, transparency is dropped, and a turn that only the EXIF data
-    ask for is not made. 16 bits are brought to 8, where Pillow's own conversion would make them white; numbers whose
-    white is not known (32 bits, floating point) are refused.
+    ask for is not made, with a warning. 16 bits are brought to 8, where Pillow's own conversion would make them white;
+    numbers whose white is not known (32 bits, floating point) are refused.
     """
     pillow = import_pillow()
     try:
         with pillow.open(path) as picture:
+            if is_turned(picture):
+                warn(f"Some images have {IGNORED_TURN}")  # the same text each time: Python shows it once
             if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in _WIDE_IN_16_BITS):
                 return _from_16_bits(np.asarray(picture))
             if picture.mode in ("I", "F"):
@@ -69,6 +77,21 @@ def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -
             return np.array(picture.convert("RGB"), dtype=np.uint8)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:  # whatever is wrong with it
         raise InputError(f"The image `{name or path}` cannot be read: {str(error).rstrip('.')}.") from error
+
+
+def is_turned(picture: Any) -> bool:
+    """Whether the EXIF data of an open picture ask for a turn; of JPEG only, others may hold theirs behind the pixels.
+
+    Example:
+        >>> is_turned(import_pillow().new("RGB", (4, 3)))
+        False
+    """
+    if "exif" not in picture.info:
+        return False
+    try:
+        return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+    except (OSError, SyntaxError, ValueError, KeyError, TypeError, struct.error):  # damaged, and so of no effect
+        return False
 
 
 def _from_16_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

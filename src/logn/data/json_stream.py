@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from logn.base.files import require_file
+from logn.base.strict_json import unique_keys
 from logn.errors import InputError
 
 _CHUNK_BYTES = 4 << 20
@@ -101,7 +102,7 @@ class _Reader:
         self._text = ""
         self._offset = 0  # of the window in the file
         self._position = 0  # in the window
-        self._scan = json.JSONDecoder().raw_decode
+        self._scan = json.JSONDecoder(object_pairs_hook=self._once).raw_decode
         self._more()
         if self._text.startswith("\xef\xbb\xbf"):  # a byte order mark, as some editors write
             self._position = 3
@@ -117,6 +118,16 @@ class _Reader:
     def fail(self, expected: str) -> None:
         place = self._offset + self._position
         raise InputError(f"`{self._name}` is not valid JSON: expected {expected} at byte {place}.")
+
+    def _once(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entry = dict(pairs)
+        if len(entry) < len(pairs):
+            try:
+                unique_keys(pairs)
+            except ValueError as error:
+                place = self._offset + self._position
+                raise InputError(f"In the value at byte {place} of `{self._name}`, {error}.") from None
+        return entry
 
     def _skip_whitespace(self) -> None:
         while True:
@@ -159,6 +170,8 @@ class _Reader:
         """Scan the next value and tell where it ends; None where it may go on behind the window."""
         try:
             value, stop = self._scan_without_field() or self._scan(self._text, self._position)
+        except InputError:
+            raise
         except (ValueError, RecursionError):  # no JSON yet; or never, as a number of thousands of digits
             return None
         # A cut number still scans: `0` of `0.5`, and `0.` of it too, up to the point.
@@ -185,6 +198,6 @@ class _Reader:
 
     def _decode_utf8(self, source: str) -> Any:
         try:
-            return json.loads(source.encode("latin-1"))
+            return json.loads(source.encode("latin-1"), object_pairs_hook=self._once)
         except UnicodeDecodeError:
             return self.fail("UTF-8 text")

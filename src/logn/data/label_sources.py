@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from logn.data.images import import_pillow
+from logn.data.images import IGNORED_TURN, import_pillow, is_turned
 from logn.errors import InputError, warn
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -20,7 +20,6 @@ YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 ROBOFLOW_NAME = "_annotations.coco.json"
 #: The split that is measured if none is named, as in Ultralytics.
 DEFAULT_SPLIT = "val"
-_ORIENTATION = 0x0112
 _HEADERS_AT_ONCE = 1024
 
 
@@ -133,18 +132,13 @@ def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
                     turned, first = turned + 1, first or path
                 yield width, height
     if turned:
-        warn(
-            f"{turned} images, such as `{first}`, have an EXIF rotation, which LogN ignores: their boxes are in the "
-            "wrong place unless they were drawn on the image as it is stored."
-        )
+        warn(f"{turned} images, such as `{first}`, have {IGNORED_TURN}")
 
 
 def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
     try:
         with pillow.open(path) as picture:
-            # Only JPEG files hold their EXIF data in the header; to look for it elsewhere costs a decoding.
-            turned = "exif" in picture.info and picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
-            return *picture.size, turned
+            return *picture.size, is_turned(picture)
     except FileNotFoundError:
         raise InputError(f"The image `{path}` does not exist.") from None
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.files import atomic_path, file_identity, format_of, require_file
+from logn.base.strict_json import parse_json
 from logn.errors import InputError
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
@@ -42,6 +43,7 @@ _SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "
 _SAFETENSORS_NAMES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
 _SHOWN_NAMES = 8
 _FLOATS = ("float16", "float32", "float64")
+_ZIP_END_BYTES = 22  # of the record that ends an archive without a comment
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
 
 DEFAULT_BATCH_ROWS = 512
@@ -87,6 +89,11 @@ class StoredArray:
     def row_bytes(self) -> int:
         """Bytes of one logit vector."""
         return self.num_columns * self.storage.itemsize
+
+    @property
+    def stop(self) -> int | None:
+        """Position behind the last byte; None in a `.npz` file."""
+        return None if self.offset is None else self.offset + self.rows * self.row_bytes
 
     @property
     def item_rows(self) -> int:
@@ -189,11 +196,15 @@ def _locate_npy(path: Path, key: str | None) -> StoredArray:
         raise InputError(f"`{path}` holds one array, as every .npy file does; leave `key` out (got {key!r}).")
     with path.open("rb") as stream:
         shape, dtype = _read_npy_header(stream, path)
-        return _stored(path, "", shape, dtype.name, dtype, stream.tell())
+        array = _stored(path, "", shape, dtype.name, dtype, stream.tell())
+    if array.stop is not None and array.stop < array.size and _are_lengths(shape):
+        raise InputError(f"`{path}` has data behind its array of shape {shape}: save one array per file.")
+    return array
 
 
 def _locate_npz(path: Path, key: str | None) -> StoredArray:
     with zipfile.ZipFile(path) as archive:
+        _check_archive(archive)
         name = _choose(path, _npz_names(archive), key)
         information = archive.getinfo(f"{name}.npy")
         with archive.open(information) as stream:
@@ -202,6 +213,17 @@ def _locate_npz(path: Path, key: str | None) -> StoredArray:
     if information.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
         raise InputError(f"`{name}` in `{path}` is damaged: its size does not fit its shape {shape} of {dtype}.")
     return _stored(path, name, shape, dtype.name, dtype, None)
+
+
+def _check_archive(archive: zipfile.ZipFile) -> None:
+    """Refuse members with the same name or place, and data before the first one or behind the directory."""
+    members = archive.infolist()
+    starts = {member.header_offset for member in members}
+    if len({member.filename for member in members}) < len(members) or len(starts) < len(members):
+        raise ValueError("two of its arrays have the same name or place")
+    archive.fp.seek(-_ZIP_END_BYTES, os.SEEK_END)  # type: ignore[union-attr]  # it is open
+    if min(starts, default=0) > 0 or archive.fp.read(4) != b"PK\x05\x06":  # type: ignore[union-attr]
+        raise ValueError("it has data before or behind the archive")
 
 
 def _npz_names(archive: zipfile.ZipFile) -> tuple[str, ...]:
@@ -214,11 +236,25 @@ def _read_safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(_MAX_HEADER_BYTES, path.stat().st_size):
             raise ValueError("its header is too long")
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length))
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
     header.pop("__metadata__", None)
     return header, 8 + length
+
+
+def _check_offsets(header: dict[str, Any], size: int) -> None:
+    """Refuse arrays that overlap or leave bytes between or behind them, as the format does."""
+    end = 0
+    try:
+        for (start, stop), name in sorted((entry["data_offsets"], name) for name, entry in header.items()):
+            if start != end or stop < start:
+                raise ValueError(f"the array `{name}` does not start where the one before it ends")
+            end = stop
+    except (KeyError, TypeError) as error:
+        raise ValueError("the entry of an array is incomplete") from error
+    if end < size:
+        raise ValueError(f"{size - end} bytes behind its arrays belong to none")
 
 
 def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
@@ -235,7 +271,9 @@ def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
     storage = np.dtype("<u2" if dtype == "bfloat16" else f"<f{np.dtype(dtype).itemsize}")
     if not _are_lengths((*shape, start, stop)) or stop - start != math.prod(shape) * storage.itemsize:
         raise ValueError(f"the offsets of `{name}` do not fit its shape {shape}")
-    return _stored(path, name, shape, dtype, storage, data_start + start)
+    array = _stored(path, name, shape, dtype, storage, data_start + start)
+    _check_offsets(header, array.size - data_start)
+    return array
 
 
 def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -289,8 +327,8 @@ def _check_shape(array: StoredArray, least_axes: int) -> None:
         raise InputError(f"`{path}` has shape {shape}; logits are (rows, classes) or (images, proposals, classes).")
     if 0 in shape:
         raise InputError(f"`{path}` holds no row of logits: its shape is {shape}.")
-    if array.offset is not None and array.offset + array.rows * array.row_bytes > array.size:
-        missing = array.offset + array.rows * array.row_bytes - array.size
+    if array.stop is not None and array.stop > array.size:
+        missing = array.stop - array.size
         raise InputError(f"`{path}` is cut off: of {shape} values of {array.dtype}, {missing} bytes are missing.")
 
 
@@ -321,7 +359,8 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 def _matches(pattern: str) -> list[Path]:
     if Path(pattern).is_dir():
-        files = (path for path in Path(pattern).iterdir() if path.suffix in SUFFIXES)
+        # Hidden files are what an interrupted run left.
+        files = (path for path in Path(pattern).iterdir() if path.suffix in SUFFIXES and path.name[0] != ".")
         return sorted(path for path in files if path.is_file() and _own_format(path) is None)
     if Path(pattern).exists() or not glob.has_magic(pattern):
         return [Path(pattern)]  # a file that is not there gets its own sentence when it is opened

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
+from xml.parsers import expat
 
 from logn.data.images import SUFFIXES
 from logn.data.json_stream import Element
@@ -57,10 +58,11 @@ def voc_elements(source: LabelSource) -> Iterator[Element]:
     for number, name in enumerate(names, start=1):
         yield Element("categories", {"id": number, "name": name}, -1, -1)
     pictures = [everything[stem] for stem in _stems(source, everything)]
+    paths = [_image_file(source.path, picture) for picture in pictures]
+    _warn_of_stale_names(pictures, paths)
     count, ids = 0, numbered([picture.file.stem for picture in pictures])
     category = {name: number for number, name in enumerate(names, start=1)}
-    for picture, image_id in zip(pictures, ids, strict=True):
-        path = _image_file(source.path, picture)
+    for picture, path, image_id in zip(pictures, paths, ids, strict=True):
         width, height = picture.size or next(image_sizes([str(path)]))
         entry = {"id": image_id, "file_name": path.relative_to(source.path).as_posix(), "width": width}
         yield Element("images", entry | {"height": height}, -1, -1)
@@ -113,22 +115,52 @@ def _stems(source: LabelSource, everything: dict[str, _Picture]) -> list[str]:
 def _image_file(folder: Path, picture: _Picture) -> Path:
     inside = folder / "JPEGImages"
     base = inside if inside.is_dir() else folder
-    names = [picture.image, *(f"{picture.file.stem}{suffix}" for suffix in SUFFIXES)]
+    own = [f"{picture.file.stem}{suffix}" for suffix in SUFFIXES]
+    # A file that was renamed with its image may still tell the old name, which may be that of another image.
+    names = [picture.image, *own] if Path(picture.image).stem == picture.file.stem else [*own, picture.image]
     for name in filter(None, names):
         if (base / name).is_file():
             return base / name
-    raise InputError(f"The image of `{picture.file}` is not at `{base / (picture.image or names[1])}`.")
+    raise InputError(f"The image of `{picture.file}` is not at `{base / (picture.image or own[0])}`.")
+
+
+def _warn_of_stale_names(pictures: Sequence[_Picture], paths: Sequence[Path]) -> None:
+    """Warn of XML files that tell the name of another image than the one that is named as they are."""
+    stale = [
+        (picture, path)
+        for picture, path in zip(pictures, paths, strict=True)
+        if picture.image not in ("", path.name) and (path.parent / picture.image).is_file()
+    ]
+    if stale:
+        picture, path = stale[0]
+        warn(
+            f"{len(stale)} XML files tell another image in `<filename>` than their own names: `{picture.file.name}` is "
+            f"taken as the labels of `{path.name}`, not of `{picture.image}`. Correct `<filename>` or rename the files."
+        )
 
 
 def _read(file: Path) -> _Picture:
     try:
-        root = ElementTree.fromstring(file.read_bytes())  # noqa: S314 - expat refuses entities that grow
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        root = _parse(file.read_bytes())
+    except (expat.ExpatError, ValueError, LookupError) as error:
         raise InputError(f"`{file}` is not XML of Pascal VOC: {error}.") from error
     if root.tag != "annotation":
         raise InputError(f"`{file}` is not XML of Pascal VOC: it holds `<{root.tag}>`, not `<annotation>`.")
     things = tuple(_thing(file, place, entry) for place, entry in enumerate(root.findall("object"), start=1))
     return _Picture(file, Path(_text(root, "filename")).name, _size(root), things)
+
+
+def _parse(data: bytes) -> ElementTree.Element:
+    """The root of an XML document; one that defines entities is refused before any is expanded."""
+    builder, parser = ElementTree.TreeBuilder(), expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
+    parser.CharacterDataHandler, parser.EntityDeclHandler = builder.data, _refuse_entity
+    parser.Parse(data, True)
+    return builder.close()
+
+
+def _refuse_entity(name: str, *declaration: object) -> None:
+    raise ValueError(f"it defines the entity `{name}`; write the text itself")
 
 
 def _text(entry: ElementTree.Element, path: str) -> str:

@@ -16,6 +16,7 @@ from logn.errors import InputError, warn
 
 _KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")
 _SPLITS = ("train", "val", "test")
+_MOST_DIGITS = 6  # of a number of classes
 #: Shares are written with six digits or so: what is rounded may end this far outside.
 ROUNDING = 1e-6
 
@@ -103,12 +104,21 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
     class Loader(yaml.BaseLoader):  # type: ignore[misc]  # makes texts, lists and mappings only
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for place, key in enumerate(keys):
-                if key in keys[:place]:
-                    line = node.value[place][0].start_mark.line + 1
+            seen: set[str] = set()
+            for item, _ in node.value:
+                key = self.construct_object(item, deep=True)
+                if isinstance(key, str) and key in seen:
+                    line = item.start_mark.line + 1
                     raise InputError(f"Line {line} of `{file}` has `{key}` for the second time: remove one of them.")
+                seen.update([key] if isinstance(key, str) else [])
             return super().construct_mapping(node, deep)
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            is_alias = self.check_event(yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            if is_alias and not isinstance(node, yaml.ScalarNode):  # a few of lists in lists stand for millions
+                raise InputError(f"`{file}` has an alias of a list or a mapping: write out what it stands for.")
+            return node
 
     require_file(file, "a `data.yaml`")
     try:
@@ -117,6 +127,8 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
     except yaml.YAMLError as error:
         raise InputError(f"`{file}` is not valid YAML: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise InputError(f"`{file}` is not a `data.yaml`: it is nested too deep.") from None
     if not isinstance(content, dict):
         raise InputError(f"`{file}` has no `key: value` lines, as a `data.yaml` has them.")
     return {key: content[key] for key in _KEYS if content.get(key) not in (None, "", "~", "null")}
@@ -131,8 +143,8 @@ def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
 
 def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
     names, number = found.get("names"), found.get("nc")
-    if number is not None and not (isinstance(number, str) and number.isdecimal()):
-        raise InputError(f"`nc` of `{file}` must be a number of classes, but is {number!r}.")
+    if number is not None and not (isinstance(number, str) and number.isdecimal() and len(number) <= _MOST_DIGITS):
+        raise InputError(f"`nc` of `{file}` must be a number of classes, but is {number!r:.60}.")
     if names is None and number is not None:
         return tuple(f"class_{place}" for place in range(int(number)))
     if isinstance(names, dict):

@@ -49,7 +49,24 @@ def truth_of_predictions(
             raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
         names = ("category_ids", "class_names", "num_classes")
         options |= {"image_ids": store.image_ids.tolist(), **{name: getattr(store.header, name) for name in names}}
-    return refuse_without_objects(load_ground_truth(source, **options))
+    truth = refuse_without_objects(load_ground_truth(source, **options))
+    if store is not None:
+        _check_sizes(truth, store)
+    return truth
+
+
+def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
+    """Refuse labels of images of other sizes than those that were predicted, where they tell sizes."""
+    told = [[image.get(name) for name in ("height", "width")] for image in truth.dataset["images"]]
+    pairs = zip(truth.image_ids.tolist(), told, store.sizes.tolist(), strict=True)
+    differing = [(number, ours, theirs) for number, ours, theirs in pairs if None not in ours and ours != theirs]
+    if differing:
+        number, ours, theirs = differing[0]
+        raise InputError(
+            f"`{truth.source}` and `{store.path}` are of images of different sizes: image {number} has height and "
+            f"width {ours} in the labels, but was predicted with {theirs} ({len(differing):,} such images). Predict "
+            "the images that were labelled."
+        )
 
 
 def other_images(store: PredictionStore, truth: GroundTruth) -> str:
@@ -194,6 +211,12 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
                 f"Image {lacking} of `{name}` has no `{field}`, which the LVIS protocol needs. If every class is "
                 'annotated in every image, evaluate as COCO (style="coco").'
             )
+        for image in images:
+            if not all(type(number) is int for number in image[field]):
+                raise InputError(
+                    f"`{field}` of image {image['id']} of `{name}` must list ids of categories, which are integers, "
+                    f"but is {image[field]!r:.60}."
+                )
 
 
 def _frequency(letters: Sequence[str | None]) -> npt.NDArray[np.str_] | None:
@@ -324,6 +347,16 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     labels = _positions(path, "category_id", [entry["category_id"] for entry in entries], truth.category_ids)
     scores, boxes = _numbers(path, entries, "score", ()), _numbers(path, entries, "bbox", (4,))
     boxes[:, 2:] += boxes[:, :2]
+    for row in np.flatnonzero((scores < 0) | (scores > 1))[:1].tolist():
+        raise InputError(
+            f"`score` of result {row} of `{path}` must be from 0 to 1, but is {scores[row]:g}: divide scores in "
+            "percent by 100, and put logits through the model's sigmoid or softmax."
+        )
+    for row in np.flatnonzero((boxes[:, 2:] < boxes[:, :2]).any(axis=1))[:1].tolist():
+        raise InputError(
+            f"`bbox` of result {row} of `{path}` must be x, y, width and height, the last two at least 0, but is "
+            f"{entries[row]['bbox']!r:.80}."
+        )
     order = np.lexsort((-scores, images))
     # Full precision, unlike what the decoder gives: the file says exactly this.
     columns: dict[str, Any] = {"scores": scores[order], "boxes": boxes[order]}

@@ -23,9 +23,6 @@ from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
 from logn.predictions.detections import Detections
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
-# Bytes at the end of an image file that, with its size, tell it from another.
-_PICTURE_END = 4096
-
 
 class ImageSource(Protocol):
     """What `predict` needs of a data set; `logn.data.dataset.DetectionDataset` has it all.
@@ -221,14 +218,9 @@ def _images_done(
 
 
 def _picture_digest(dataset: ImageSource, place: int) -> int:
-    """A digest of the size and the end of an image file; 0 if the data set does not say where it is."""
+    """CRC-32 of an image file; 0 if the data set does not say where it is."""
     image_path = getattr(dataset, "image_path", None)
-    if image_path is None:
-        return 0
-    with open(image_path(place), "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _PICTURE_END))
-        return zlib.crc32(file.read(), size & 0xFFFFFFFF) or 1
+    return 0 if image_path is None else zlib.crc32(Path(image_path(place)).read_bytes()) or 1
 
 
 def _prepared(

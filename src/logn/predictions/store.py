@@ -24,12 +24,12 @@ import numpy.typing as npt
 
 from logn.base.arrays import ACTIVATIONS, check_background, foreground_columns
 from logn.base.files import write_text
-from logn.base.strict_json import parse_json
+from logn.base.strict_json import parse_json, take_checksum, with_checksum
 from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
 
 FILE_FORMAT = "logn.predictions"
-FILE_SCHEMA = 4
+FILE_SCHEMA = 5
 Layout = tuple[np.dtype[Any], tuple[int, ...]]
 HEADER_NAME, INDEX_NAME = "header.json", "index.bin"
 # One record per image, written after the rows it describes. `picture` is a digest of the image file, 0 if unknown.
@@ -164,7 +164,7 @@ class StoreHeader:
 
     def write(self, folder: Path) -> None:
         """Write the header of the part in `folder`, atomically."""
-        content = {"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)}
+        content = with_checksum({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)})
         write_text(folder / HEADER_NAME, json.dumps(content, indent=1) + "\n")
 
     @classmethod
@@ -175,6 +175,7 @@ class StoreHeader:
             content = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(f"`{path}` is not the header of a prediction store: {error}.") from error
+        is_intact = isinstance(content, dict) and take_checksum(content)
         if not isinstance(content, dict) or content.pop("format", None) != FILE_FORMAT:
             raise InputError(f"`{path}` is not the header of a prediction store: its format is not {FILE_FORMAT!r}.")
         schema = content.pop("schema", None)
@@ -183,10 +184,15 @@ class StoreHeader:
         try:
             if content.get("postprocessing") is not None:
                 content["postprocessing"] = Postprocessing(**content["postprocessing"])
-            return cls(**content)
+            header = cls(**content)
         except (TypeError, InputError) as error:
             reason = str(error).rstrip(".")
             raise InputError(f"`{path}` is not the header of a prediction store: {reason}.") from error
+        if not is_intact:
+            raise InputError(
+                f"`{path}` is damaged: its checksum differs. Remove the folder `{folder}` and predict its images again."
+            )
+        return header
 
 
 def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
@@ -197,6 +203,9 @@ def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
             raise InputError(
                 f"`{path}` has {name} {_brief(other)} where others have {_brief(value)}; use a new folder."
             )
+    ours, theirs = (header.metadata.get("fingerprint") for header in (first, second))
+    if ours and theirs and ours != theirs:
+        raise InputError(f"`{path}` was predicted with other weights than the other parts; use a new folder.")
 
 
 def _brief(value: Any) -> str:
@@ -302,6 +311,11 @@ class PredictionStore:
         """Digest of the image file of each image, by image id, where known."""
         pairs = zip(self._records["image_id"].tolist(), self._records["picture"].tolist(), strict=True)
         return {image_id: digest for image_id, digest in pairs if digest}
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """`(I, 2)` height and width of each image."""
+        return np.stack([self._records[name] for name in ("height", "width")], axis=1).astype(np.int64)
 
     @property
     def num_columns(self) -> int:

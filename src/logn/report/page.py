@@ -92,12 +92,22 @@ def write_report(
     """
     comparison = Comparison.load(folder)
     focus = comparison.focus(method)
-    parts, missing = make_sections(comparison, focus, None if images is None else Path(images))
-    of_provenance = parts[-1]
-    of_provenance["commands"] = _commands(comparison, folder, focus.name, images, output)
-    page = render_page(sections.top(comparison, focus), parts, **_names(comparison, focus, Path(folder)))
+    try:
+        parts, missing = make_sections(comparison, focus, None if images is None else Path(images))
+        of_provenance = parts[-1]
+        of_provenance["commands"] = _commands(comparison, folder, focus.name, images, output)
+        page = render_page(sections.top(comparison, focus), parts, **_names(comparison, focus, Path(folder)))
+        summary = ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        # Fields that any value may be in, such as those of the provenance, are checked by whoever shows them.
+        raise InputError(
+            f"The page of `{folder}` cannot be drawn ({type(error).__name__}: {error}): its `comparison.json` is not "
+            "as `logn compare -o` writes it. Compare again."
+        ) from error
     write_text(output, page, overwrite=overwrite)
-    return ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
+    return summary
 
 
 def make_sections(

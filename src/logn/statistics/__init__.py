@@ -1,1 +1,1 @@
-"""Per-class statistics of the logits: exact, streaming, mergeable."""
+"""Per-class statistics of the logits: streaming, in float64, mergeable to rounding."""

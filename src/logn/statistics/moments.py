@@ -1,4 +1,4 @@
-"""ClassMoments: count, mean and variance of every class's logit, streaming, exact, mergeable, and their file."""
+"""ClassMoments: count, mean and variance of every class's logit, streaming, mergeable to rounding, and their file."""
 
 from __future__ import annotations
 

@@ -170,6 +170,8 @@ def operating_points(
     if num_bootstrap < 0:
         raise InputError(f"Expected `num_bootstrap` to be at least 0, but got {num_bootstrap}.")
     scored, how = read_detections(predictions, labels, affine, **reading)
+    if not len(scored.labels):
+        raise InputError("The predictions have no detections to choose thresholds on: predict again, at a lower score.")
     chosen = choose_thresholds(scored, wanted, num_bootstrap=num_bootstrap)
     single, per_class, note = _held_out(scored, chosen, wanted, num_bootstrap)
     levels = {f"{at:g} for all classes": np.array(at), "best single threshold": single, "per class": per_class}

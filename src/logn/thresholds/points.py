@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -22,8 +23,8 @@ import numpy.typing as npt
 
 from logn.base.arrays import DEFAULT_AT, FloatArray, logit, sigmoid
 from logn.base.files import require_file, write_text
-from logn.base.strict_json import parse_json, plain_values
-from logn.base.text_table import USUAL, TextStyle, write_table
+from logn.base.strict_json import parse_json, plain_values, typed_values
+from logn.base.text_table import USUAL, TextStyle, printable, write_table
 from logn.data.class_names import listed
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
@@ -41,6 +42,9 @@ LEAST_KEPT = 0.95
 MOST_NUMBERS = 30_000_000
 # Rows whose scores come within this factor of a threshold may change sides while shifts are solved.
 _NEAR = 0.25
+# What a spreadsheet takes for the start of a formula, and the apostrophe that tells it not to.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+_MOST_COLUMNS = 1_000_000
 # More classes than this are shown by those whose threshold moved farthest.
 MOST_ROWS = 20
 PathLike = str | os.PathLike[str]
@@ -135,19 +139,20 @@ class OperatingPoints:
         """
         given = dict(thresholds)
         names = [str(name) for name in (given if class_names is None else class_names)]
+        # A .csv file has the names as they are printed.
+        shown, times = {printable(name): name for name in names}, Counter(names)
+        given = {name if name in times else shown.get(name, name): value for name, value in given.items()}
         fallback = at
         if DEFAULT_KEY in given and (class_names is None or DEFAULT_KEY not in names):
             fallback = check_threshold(DEFAULT_KEY, given.pop(DEFAULT_KEY))
             names = [name for name in names if name != DEFAULT_KEY]
         for name in given:
-            if name not in names:
+            if name not in times:
                 close = difflib.get_close_matches(str(name), names, 1)
                 hint = f"; did you mean `{close[0]}`?" if close else f" (it has {listed(names)})."
                 raise InputError(f"The model has no class `{name}`{hint}")
-            if names.count(name) > 1:
-                raise InputError(
-                    f"The model has {names.count(name)} classes named `{name}`; a threshold by name fits one."
-                )
+            if times[name] > 1:
+                raise InputError(f"The model has {times[name]} classes named `{name}`; a threshold by name fits one.")
         return cls(tuple(ClassPoint(name, given.get(name, fallback)) for name in names), at=at)
 
     @property
@@ -220,7 +225,8 @@ class OperatingPoints:
         """Write the points in one atomic step: everything as .json, classes and thresholds as .csv."""
         text = io.StringIO()
         if Path(path).suffix.lower() == ".csv":
-            rows = [("class", "threshold"), *((point.name, repr(point.threshold)) for point in self.points)]
+            points = ((_as_cell(point.name), repr(point.threshold)) for point in self.points)
+            rows = [("class", "threshold"), *points]
             csv.writer(text, lineterminator="\n").writerows(rows)
         else:
             text.write(json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -248,13 +254,11 @@ class OperatingPoints:
             )
         try:
             values = {item.name: content[item.name] for item in fields(cls)}
-            values["points"] = tuple(ClassPoint(**point) for point in values["points"])
-            values["source"], values["notes"] = _metadata(values["source"]), tuple(values["notes"])
-            if (first := values["correction"]) is not None:
-                values["correction"] = ClassAffine(**{**first, "source": _metadata(first["source"])})
-            points = cls(**values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"`{path}` is a damaged file of thresholds: {error}.") from error
+            points: OperatingPoints = typed_values(cls, values, {"source": _metadata, "correction": _correction})
+            _check_content(points)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            reason = str(error).rstrip(".")
+            raise InputError(f"`{path}` is a damaged file of thresholds: {reason}.") from error
         return points if at is None else replace(points, at=at)
 
     def to_dict(self) -> dict[str, Any]:
@@ -418,13 +422,41 @@ def _csv_thresholds(path: PathLike) -> dict[str, Any]:
             if number == 0:
                 continue  # the header
             raise InputError(f"`{path}` has a line without a class and a threshold: {row}.") from None
-        if thresholds.setdefault(row[0].strip(), value) is not value:
-            raise InputError(f"`{path}` names the class `{row[0].strip()}` twice.")
+        name = row[0].strip()
+        name = name[1:] if name[:1] == "'" and name[1:2] in _FORMULA else name
+        if thresholds.setdefault(name, value) is not value:
+            raise InputError(f"`{path}` names the class `{name}` twice.")
     return thresholds
 
 
 def _metadata(values: Mapping[str, Any] | None) -> StatisticsMetadata | None:
     return None if values is None else StatisticsMetadata.from_values(values)
+
+
+def _correction(values: Mapping[str, Any] | None) -> ClassAffine | None:
+    return None if values is None else ClassAffine(**{**values, "source": _metadata(values["source"])})
+
+
+def _check_content(points: OperatingPoints) -> None:
+    """Refuse points of a file whose columns are not one per class or not those of its correction, or with gaps."""
+    columns = points.columns
+    width = typed_values(int, points.settings.get("num_columns", len(points.points)))
+    known = range(min(width, _MOST_COLUMNS))  # a number beyond all memory is none of a model
+    if len(set(columns)) != len(points.points) or width != len(known) or not all(place in known for place in columns):
+        raise ValueError(f"`columns` must name one of {width} columns for each of {len(points.points)} classes")
+    if points.correction is not None and points.correction.num_columns != width:
+        raise ValueError(f"the correction has {points.correction.num_columns} columns, the thresholds {width}")
+    _whole_map(points, np.zeros(len(columns)), points.at)
+    levels = list(points.summary.values())
+    if points.goal != "given" and (points.common is None or not levels):
+        raise ValueError("it has no `common` threshold or no `summary`")
+    if any(level.keys() != levels[0].keys() or {*map(len, level.values())} - {1, 3} for level in levels):
+        raise ValueError("`summary` must have the same metrics for all thresholds, each with one number or three")
+
+
+def _as_cell(name: str) -> str:
+    """A class name in a .csv file: an apostrophe keeps a spreadsheet from running it, control characters are shown."""
+    return f"'{printable(name)}" if name[:1] in _FORMULA else printable(name)
 
 
 def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected: IntArray | None = None) -> str:

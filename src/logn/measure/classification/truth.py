@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, is_torch_tensor
 from logn.data.class_counts import ClassCounts
-from logn.data.class_tables import column_of, naming, read_json, read_table
+from logn.data.class_tables import column_of, naming, read_json, read_npy, read_table
 from logn.errors import InputError
 
 
@@ -32,18 +32,11 @@ def read_labels(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
         [3, 0]
     """
     path = Path(path)
-    readers = {".npy": _read_npy, ".json": _read_list, ".csv": _read_column, ".txt": _read_lines}
+    readers = {".npy": read_npy, ".json": _read_list, ".csv": _read_column, ".txt": _read_lines}
     if path.suffix not in readers:
         raise InputError(f"Labels cannot be read from `{path}`. Pass a file that ends in {', '.join(readers)}.")
     with naming(path):
         return readers[path.suffix](path)
-
-
-def _read_npy(path: Path) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (ValueError, EOFError) as error:
-        raise InputError(f"`{path}` is not a .npy file of numbers: {error}.") from error
 
 
 def _read_list(path: Path) -> npt.NDArray[Any]:

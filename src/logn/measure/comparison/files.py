@@ -1,27 +1,23 @@
 """A comparison as files: `comparison.json` has everything, `comparison.md` the tables; and the first read back.
 
-One codec serves all classes: fields become keys, arrays become lists, NaN becomes null; reading follows the type hints.
+Fields become keys, arrays become lists, NaN becomes null; reading follows the type hints.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logn.base.files import check_new, put_files, staging_folder, write_text
-from logn.base.strict_json import parse_json, plain_values
+from logn.base.strict_json import parse_json, plain_values, typed_values
 from logn.errors import InputError, warn
-from logn.measure.comparison.comparison import Comparison, MethodResult
+from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
 from logn.methods.affine import ClassAffine
@@ -63,36 +59,18 @@ def _decode_map(content: Mapping[str, Any] | None) -> Any:
     return UnsavedMap()
 
 
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+_DECODERS = {"transform": _decode_map}
 
 
-def _decode(hint: Any, value: Any) -> Any:
-    """The value that a type hint asks for, from what `to_document` gave."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        others = [member for member in arguments if member is not type(None)]
-        return None if value is None else _decode(others[0], value)
-    if hint is float:
-        return math.nan if value is None else float(value)
-    if isinstance(hint, type) and is_dataclass(hint):
-        return hint(
-            **{
-                name: _decode_map(item) if name == "transform" else _decode(_hints(hint)[name], item)
-                for name, item in value.items()
-            }
-        )
-    if origin is np.ndarray:
-        return np.array(value, get_args(arguments[1])[0])
-    if origin is npt.NDArray:  # an alias of its own from Python 3.12 on
-        return np.array(value, arguments[0])
-    if origin is tuple:
-        members = [arguments[0]] * len(value) if Ellipsis in arguments else arguments
-        return tuple(_decode(member, item) for member, item in zip(members, value, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {_decode(arguments[0], key): _decode(arguments[1], item) for key, item in value.items()}
-    return value
+def _check_rows(comparison: Comparison) -> None:
+    """Refuse rows of other metrics or classes than the first, which would fail where they are shown."""
+    metrics, width = set(comparison.metric_names), len(comparison.classes)
+    if comparison.task not in (DETECTION, CLASSIFICATION):
+        raise ValueError(f"`task` is {comparison.task!r:.40}")
+    for row in comparison.rows:
+        lengths = {len(row.per_class), width if row.predictions_per_class is None else len(row.predictions_per_class)}
+        if set(row.values) != metrics or not set(row.differences) <= metrics or lengths != {width}:
+            raise ValueError(f"{row.name!r:.40} has other metrics or classes than the first row")
 
 
 def check_comparison_folder(folder: str | os.PathLike[str], *, overwrite: bool = True) -> list[Path]:
@@ -146,12 +124,13 @@ def load_comparison(folder: str | os.PathLike[str]) -> Comparison:
                 f"{FORMAT} of schema {SCHEMA}. Compare again."
             )
         names = {field.name for field in fields(Comparison)}
-        comparison: Comparison = _decode(Comparison, {name: content[name] for name in names})
+        comparison: Comparison = typed_values(Comparison, {name: content[name] for name in names}, _DECODERS)
         if not comparison.rows:
             raise InputError(f"`{path}` has no methods. Compare again.")
+        _check_rows(comparison)
     except InputError:
         raise
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError) as error:
         raise InputError(
             f"`{path}` is not as `logn compare -o` writes it ({type(error).__name__}: {error}). Compare again."
         ) from error

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 
 from logn.base.arrays import NO_CLASS
 from logn.base.boxes import corners_of
+from logn.base.files import staging_folder
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
 from logn.models.frameworks.shared import LoadedFile, in_groups, modules_from
@@ -419,15 +420,13 @@ def write_transformers(
         raise InputError(f"`{target}` exists already; choose a new folder.")
     if not target.absolute().parent.is_dir():
         raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with staging_folder(target) as folder:
+        temporary = folder / target.name
         model.save_pretrained(temporary)  # type: ignore[operator]
         processor.save_pretrained(temporary)
         for file in _notices(source):
             shutil.copy(file, temporary / file.name)
         os.rename(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
