@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra.numpy import array_shapes, arrays
 from logn_research.datasets.masks import decode_segmentation
-
-from logn.data.masks import encode_mask
 from logn_research.datasets.outlines import outline_mask
 from pycocotools import mask as coco_mask
 
+from logn.data.masks import encode_mask
 from logn.errors import InputError
 
 small_masks = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9))
