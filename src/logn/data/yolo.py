@@ -282,8 +282,5 @@ def _in_pixels(box: Sequence[float], outline: Sequence[float], size: tuple[int, 
     width, height = width * size[0], height * size[1]
     corner = [across * size[0] - width / 2, down * size[1] - height / 2]
     polygon = [share * size[place % 2] for place, share in enumerate(outline)]
-    return {
-        "bbox": [*corner, width, height],
-        "area": width * height,
-        **({"segmentation": [polygon]} if polygon else {}),
-    }
+    masks = {"segmentation": [polygon]} if polygon else {}
+    return {"bbox": [*corner, width, height], "area": width * height, **masks}

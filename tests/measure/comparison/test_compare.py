@@ -2,8 +2,8 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
-import hotcoco
 import numpy as np
 import pytest
 
@@ -90,7 +90,7 @@ def empty_store(folder):
         (lambda split, folder: run(split, ["loga"], counts=[1, 2, 3]), "the 10 foreground classes .*, but got 3"),
         (lambda split, folder: run(split, ["logn"], moment=split.moments), "among moments, .* but got `moment`"),
         (lambda split, folder: run(split, [], class_names=["a"]), "`class_names` is only for the logits of a class"),
-        (lambda split, folder: compare(np.eye(3), [0, 1, 2], [], mask_maker=list), "`mask_maker` is only for the pred"),
+        (lambda split, folder: compare(np.eye(3), [0, 1, 2], [], masks=object()), "`masks` is only for the pred"),
         (lambda split, folder: compare(np.eye(3), [0, 1, 2], []).protocol, "This comparison is of a classifier"),
         (lambda split, folder: write_comparison(run(split, []), "html"), "one of table, markdown, but got 'html'"),
         (lambda split, folder: CompareSettings(num_bootstrap=-1), "`num_bootstrap` to be at least 0, but got -1"),
@@ -128,20 +128,28 @@ def test_groups_from_counts_with_own_bounds(softmax_split):
     assert "training counts up to 60, up to 400, above" in found.protocol.describe()
 
 
-def test_masks_made_by_the_caller_give_mask_metrics(softmax_split):
-    seen = []
+class BoxesAsMasks:
+    """A detector whose masks fill their boxes."""
 
-    def boxes_as_masks(methods):
-        seen.append(len(methods))
-        made = []
-        for detections in methods:
-            corners = detections.boxes.astype(float)
-            sizes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
-            made.append([hotcoco.mask.fr_bbox(box, 200, 200) for box in sizes.tolist()])
-        return made
+    fingerprint = None
 
-    found = run(softmax_split, ["logn"], CompareSettings(num_bootstrap=20), mask_maker=boxes_as_masks)
-    assert seen == [2]
+    def propose(self, images):
+        raise AssertionError("the proposals are in the store")
+
+    def prepare(self, image):
+        return image
+
+    def masks(self, image, boxes, classes, rows):
+        for left, top, right, bottom in boxes.round().astype(int).clip(0, 200).tolist():
+            mask = np.zeros((200, 200), bool)
+            mask[top:bottom, left:right] = True
+            yield mask
+
+
+def test_masks_of_any_detector_give_mask_metrics(softmax_split):
+    images = SimpleNamespace(image_ids=softmax_split.store.image_ids, read_image=lambda place: place)
+    given = {"masks": BoxesAsMasks(), "images": images}
+    found = run(softmax_split, ["logn"], CompareSettings(num_bootstrap=20), **given)
     for row in found.rows:
         assert row["AP-mask"] == pytest.approx(row["AP"], abs=0.1)
         assert row["AP-mask"] != row["AP"]

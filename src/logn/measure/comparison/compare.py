@@ -96,9 +96,7 @@ def compare(
         if masks is not None:
             is_folder = images is None or isinstance(images, str | os.PathLike)
             if is_folder and not isinstance(labels, str | os.PathLike):
-                raise InputError(
-                    "These annotations are not a file: pass the images of `masks` as a data set, `images`."
-                )
+                raise InputError("These annotations are not a file: pass the images as a data set, `images`.")
             data = DetectionDataset(labels, images) if is_folder else images
             maker = mask_maker(masks, data, store, progress=progress)
         task = DetectionTask.open(store, labels, settings, statistics, counts, maker, mask_results)

@@ -251,7 +251,7 @@ class DetectionTask:
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
-            masks = match_detections(detections, truth, masks=list(method.masks))
+            masks = match_detections(detections, truth, masks=method.masks.tolist())
             of_masks = ap.average_precision(masks, truth, self.protocols["mask"], groups).values
             others |= {f"{metric}-mask": value for metric, value in of_masks.items()}
         others |= self._fixed_and_pool(method.fixed, matched)
