@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from logn.base.files import atomic_path, read_safetensors, write_safetensors
+from logn.base.files import atomic_path, read_safetensors, staging_folder, write_safetensors, write_text
 from logn.errors import InputError
 
 
@@ -101,3 +101,14 @@ def test_a_folder_appears_in_one_step_with_the_usual_permissions(tmp_path):
     assert (tmp_path / "model" / "a.txt").read_text() == "a"
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "usual").stat().st_mode
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "usual"]
+
+
+def test_temporary_names_cannot_be_guessed_or_opened_by_others(tmp_path):
+    with staging_folder(tmp_path / "a.json") as first, staging_folder(tmp_path / "a.json") as second:
+        assert first != second
+        assert os.name == "nt" or first.stat().st_mode & 0o777 == 0o700
+    victim = tmp_path / "victim"
+    victim.write_text("old")
+    (tmp_path / "a.json").symlink_to(victim)
+    write_text(tmp_path / "a.json", "new")  # takes the place of the link
+    assert (victim.read_text(), (tmp_path / "a.json").read_text()) == ("old", "new")

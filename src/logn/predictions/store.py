@@ -189,9 +189,7 @@ class StoreHeader:
             reason = str(error).rstrip(".")
             raise InputError(f"`{path}` is not the header of a prediction store: {reason}.") from error
         if not is_intact:
-            raise InputError(
-                f"`{path}` is damaged: its checksum differs. Remove the folder `{folder}` and predict its images again."
-            )
+            raise _damage(f"`{path}`", folder)
         return header
 
 
@@ -206,6 +204,10 @@ def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
     ours, theirs = (header.metadata.get("fingerprint") for header in (first, second))
     if ours and theirs and ours != theirs:
         raise InputError(f"`{path}` was predicted with other weights than the other parts; use a new folder.")
+
+
+def _damage(what: str, folder: Path) -> InputError:
+    return InputError(f"{what} is damaged; remove the folder `{folder}` and predict its images again.")
 
 
 def _brief(value: Any) -> str:
@@ -233,10 +235,7 @@ def _read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
     records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
     for number, record in enumerate(records):
         if zlib.crc32(record.tobytes()[:-4]) != record["record_crc"]:
-            raise InputError(
-                f"In `{path}`, record {number + 1} of {len(records)} is damaged; remove the folder `{folder}` and "
-                "predict its images again."
-            )
+            raise _damage(f"In `{path}`, record {number + 1} of {len(records)}", folder)
     ends = np.cumsum(records["rows"], dtype=np.int64)
     if not np.array_equal(ends - records["rows"], records["first_row"]):
         raise InputError(f"In `{path}`, the rows do not follow each other; remove `{folder}` and predict again.")
@@ -272,11 +271,8 @@ class PredictionStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         # A part without header and index: its writer was stopped before the first byte.
-        folders = [
-            folder
-            for folder in sorted(self.path.glob("part-*"))
-            if (folder / HEADER_NAME).exists() or _file_size(folder / INDEX_NAME)
-        ]
+        parts = sorted(self.path.glob("part-*"))
+        folders = [part for part in parts if (part / HEADER_NAME).exists() or _file_size(part / INDEX_NAME)]
         if not folders:
             raise InputError(f"`{path}` is not a prediction store: it holds no `part-00000`. `logn predict` makes one.")
         self._folders = tuple(folders)
@@ -284,10 +280,10 @@ class PredictionStore:
         self.header = self._parts[0].header
         for part, folder in zip(self._parts, folders, strict=True):
             _check_same(self.header, part.header, folder)
-        parts = np.repeat(np.arange(len(self._parts)), [len(part.records) for part in self._parts])
+        part_of = np.repeat(np.arange(len(self._parts)), [len(part.records) for part in self._parts])
         records = np.concatenate([part.records for part in self._parts])
         order = _sorted_without_repeats(records, self.path)
-        self._part_of, self._records = parts[order], records[order]
+        self._part_of, self._records = part_of[order], records[order]
         self._is_verified = np.zeros(len(order), bool)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -350,10 +346,7 @@ class PredictionStore:
         arrays = {name: array[rows] for name, array in part.arrays.items()}
         if not self._is_verified[index]:
             if _checksum(arrays, self.header) != record["rows_crc"]:
-                raise InputError(
-                    f"In `{self.path}`, image {record['image_id']} is damaged; remove the folder and predict its "
-                    "images again."
-                )
+                raise _damage(f"In `{self.path}`, image {record['image_id']}", self._folders[self._part_of[index]])
             self._is_verified[index] = True
         return Proposals(height=int(record["height"]), width=int(record["width"]), **arrays)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,21 @@ def test_nothing_is_left_where_writing_fails(saved, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             write_transformers(model, Unwilling(), tmp_path / target)
+
+
+def test_a_link_at_a_name_that_can_be_guessed_is_not_followed(tmp_path):
+    class Willing:
+        def save_pretrained(self, folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").write_text("new")
+
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "config.json").write_text("old")
+    (tmp_path / f".corrected.{os.getpid()}.partial").symlink_to(victim)
+    write_transformers(Willing(), Willing(), tmp_path / "corrected")
+    assert (victim / "config.json").read_text() == "old"
+    assert (tmp_path / "corrected" / "config.json").read_text() == "new"
 
 
 def configured(**changes):
