@@ -211,8 +211,7 @@ def _damage(what: str, folder: Path) -> InputError:
 
 
 def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 80 else text[:77] + "…"
+    return text if len(text := repr(value)) < 80 else text[:77] + "…"
 
 
 def _checksum(arrays: Mapping[str, npt.NDArray[Any]], header: StoreHeader) -> int:
@@ -305,8 +304,8 @@ class PredictionStore:
     @property
     def pictures(self) -> dict[int, int]:
         """Digest of the image file of each image, by image id, where known."""
-        pairs = zip(self._records["image_id"].tolist(), self._records["picture"].tolist(), strict=True)
-        return {image_id: digest for image_id, digest in pairs if digest}
+        known = self._records[self._records["picture"] > 0]
+        return dict(zip(known["image_id"].tolist(), known["picture"].tolist(), strict=True))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -403,9 +402,8 @@ class _MappedFile:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def rows(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        if self._map is None:
-            return np.empty(shape, dtype)
-        return np.frombuffer(self._map, dtype, count=int(np.prod(shape))).reshape(shape)
+        count = int(np.prod(shape))
+        return np.empty(shape, dtype) if self._map is None else np.frombuffer(self._map, dtype, count).reshape(shape)
 
     def release(self, start: int, length: int) -> None:
         if self._map is None or not length or not hasattr(mmap, "MADV_DONTNEED"):
@@ -424,9 +422,8 @@ class _Part:
         rows = int(self.records["rows"].sum(dtype=np.int64))
         # A part whose first image was never finished may lack its files.
         self.maps = {name: _MappedFile(folder / f"{name}.bin" if rows else None) for name in self.header.arrays}
-        self.arrays = {
-            name: self.maps[name].rows(dtype, (rows, *shape)) for name, (dtype, shape) in self.header.arrays.items()
-        }
+        layouts = self.header.arrays.items()
+        self.arrays = {name: self.maps[name].rows(dtype, (rows, *shape)) for name, (dtype, shape) in layouts}
 
 
 def _sorted_without_repeats(records: npt.NDArray[Any], path: Path) -> npt.NDArray[np.intp]:
@@ -549,8 +546,7 @@ class PredictionWriter:
         if np.isnan(numbers).any():
             raise InputError(f"Expected {what} to be numbers, but got NaN.")
         limit = float(np.finfo(self.header.dtype).max)
-        rows: npt.NDArray[Any] = np.clip(numbers, -limit, limit).astype(self.header.dtype)
-        return rows
+        return np.asarray(np.clip(numbers, -limit, limit).astype(self.header.dtype))
 
     def _check_boxes(self, image_id: int, proposals: Proposals) -> None:
         expected = (self.header.num_classes, 4) if self.header.class_boxes else (4,)
