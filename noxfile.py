@@ -27,6 +27,7 @@ def oldest(session: nox.Session) -> None:
     """The oldest version of each dependency that pyproject.toml allows; of the frameworks, torchvision alone."""
     session.install("--resolution", "lowest-direct", "-e", ".[all]")
     session.install("hypothesis", "lvis", "numpy<2", "pycocotools", "pytest", "pytest-xdist", "scikit-learn", "tidecv")
+    session.install("--no-deps", "-e", "research")
     frameworks = Path("tests/models/frameworks").glob("test_*.py")
     ignored = ["tests/docs", *(str(path) for path in frameworks if "torchvision" not in path.name)]
     session.run("pytest", "-n", "auto", *OTHER_VERSIONS, "tests", "src", *(f"--ignore={path}" for path in ignored))

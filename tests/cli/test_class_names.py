@@ -110,7 +110,7 @@ def test_named_counts_of_a_classifier_are_matched_or_warned_of(run, refused, mak
     words = (*words, "--bootstrap", "0", "--counts")
     by_name = run(*words, tmp_path / "counts.csv", "--class-names", names_file(tmp_path, NAMES)).json
     plain = run(*words, tmp_path / "counts.json").json
-    assert by_name["rows"][1]["metrics"] == plain["rows"][1]["metrics"]
+    assert by_name["rows"][1]["transform"]["shift"] == plain["rows"][1]["transform"]["shift"]
     with pytest.warns(match="The counts have class names, but those of the model are unknown"):
         run(*words, tmp_path / "counts.csv")
     other = names_file(tmp_path, ("cup", "fork", "bus"))

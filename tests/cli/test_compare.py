@@ -150,6 +150,8 @@ def test_another_split_with_the_same_ids_is_noticed(files, run):
     assert run("compare", "store", "-d", "gt.json", "--json").json["notes"] == []
     name_images("dev")
     with pytest.warns(LogNWarning, match="other file names"):
+        assert run("thresholds", "store", "-d", "gt.json", "--bootstrap", "0", "--json").code == 0
+    with pytest.warns(LogNWarning, match="other file names"):
         [note] = run("compare", "store", "-d", "gt.json", "--json").json["notes"]
     assert note.endswith("(the predictions were made from `test.json`). Check that it is the same split.")
 
@@ -176,6 +178,7 @@ def rows(tmp_path, monkeypatch):
 CLASSIFIER = ("compare", "test.npy", "--labels", "test_labels.npy", "--bootstrap", "50")
 
 
+@pytest.mark.filterwarnings("ignore:The counts have class names:logn.errors.LogNWarning")
 def test_the_numbers_of_a_classifier_are_those_of_the_python_api(rows, run):
     printed = run(*CLASSIFIER, "--train-logits", "train.npy", "--counts", "classes.csv", "--methods", METHODS, "--json")
     expected = compare_in_python(
@@ -198,6 +201,7 @@ def test_statistics_that_were_collected_give_the_same_as_the_training_logits(row
         assert one["values"] == pytest.approx(other["values"], abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:The counts have class names:logn.errors.LogNWarning")
 def test_the_table_of_a_classifier(rows, run):
     printed = run(*CLASSIFIER, "--train-logits", "train.npy", "--counts", "classes.csv", "-o", "result")
     lines = (printed.out + printed.err).splitlines()
@@ -206,6 +210,7 @@ def test_the_table_of_a_classifier(rows, run):
     assert (rows / "result" / "comparison.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore:The counts have class names:logn.errors.LogNWarning")
 def test_a_name_that_utf8_cannot_hold_does_not_cost_the_result(rows, run):
     """A cut-off emoji in JSON is half of a pair of surrogates; the comparison was made, and then lost."""
     (rows / "names.json").write_text(json.dumps(dict(zip(["a\ud83d", "b", "c", "d"], TRAINED, strict=True))))

@@ -146,3 +146,18 @@ def test_lvis_annotations_need_objects_and_the_frequency_or_counts():
     ):
         with pytest.raises(InputError, match=message):
             groups_of_classes(truth, *arguments)
+
+
+def test_results_that_name_some_images_by_number_and_some_by_name(tmp_path):
+    """Ultralytics writes the name 2.jpg as the number 2, which is the id of another image."""
+    images = [{"id": place + 1, "file_name": name} for place, name in enumerate(("2.jpg", "10.jpg", "a.jpg"))]
+    truth = load_ground_truth({"images": images, "categories": [{"id": 1, "name": "cup"}], "annotations": []})
+    rest = {"category_id": 1, "bbox": [0, 0, 4, 4], "score": 0.5}
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps([{"image_id": image, **rest} for image in (2, 10, "a")]))
+    assert read_results(file, truth).image_index.tolist() == [0, 1, 2]
+    file.write_text(json.dumps([{"image_id": image, **rest} for image in (2, 3)]))  # ids of the labels
+    assert read_results(file, truth).image_index.tolist() == [1, 2]
+    file.write_text(json.dumps([{"image_id": image, **rest} for image in (3, "a")]))
+    with pytest.raises(InputError, match="`image_id` '3', which the annotations do not have"):
+        read_results(file, truth)

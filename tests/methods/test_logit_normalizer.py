@@ -84,7 +84,6 @@ def test_fit_forgets_and_partial_fit_does_not():
     assert normalizer.fit(TRAIN[:, :3]).n_features_in_ == 3
 
 
-@pytest.mark.filterwarnings("ignore:There are only:logn.errors.LogNWarning")
 def test_a_first_row_alone_waits_for_more():
     normalizer = logn.LogitNormalizer().partial_fit(TRAIN[:1])
     with pytest.raises(logn.InputError, match="at least two rows"):

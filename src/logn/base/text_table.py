@@ -224,7 +224,7 @@ def _block(
 
     rule = style.rule
     box = Box(f"    \n    \n {rule * 2} \n    \n    \n    \n    \n    \n", ascii=rule == "-")
-    table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
     for place in group:
         is_key = place < keys
         table.add_column(

@@ -164,9 +164,10 @@ class LogitNormalizer:
 
     def _correction(self) -> ClassAffine:
         options = {name: getattr(self, name) for name in ("strength", "threshold") if getattr(self, name) is not None}
+        affine = fit(self.method, self.moments_, target=self.target, **options)
         for doubt in (*sanity_checks(self.moments_), *row_checks(self.moments_)):
             warn(doubt)
-        return fit(self.method, self.moments_, target=self.target, **options)
+        return affine
 
     def _to_transform(self, logits: Any) -> Any:
         if not self.__sklearn_is_fitted__():

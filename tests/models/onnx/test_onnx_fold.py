@@ -388,3 +388,26 @@ def test_a_mark_that_cannot_be_read_still_counts(source, refused, value):
     helper.set_model_props(model, {METADATA_KEY: value})
     onnx.save_model(model, str(source))
     refused(source, r"folded into it already \(unreadable\)")
+
+
+def test_weights_that_an_old_file_lists_as_inputs(tmp_path):
+    """Version 3 of the format lists all weights as inputs; such files were refused as if the fold had failed."""
+
+    weights = {"w": np.random.default_rng(0).normal(size=(3, 3, 1, 1)), "b": np.zeros(3)}
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+        helper.make_node("Conv", ["p", "w", "b"], ["c"]),
+        helper.make_node("Flatten", ["c"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["y"], axis=1),
+    ]
+    shapes = {"x": ["N", 3, 8, 8], "w": [3, 3, 1, 1], "b": [3]}
+    inputs = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
+    stored = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", 1, ["N", 3])], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
+    onnx.save_model(model, str(tmp_path / "old.onnx"))
+    affine = ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 2.0])
+    for insert in (False, True):
+        report = fold_onnx(tmp_path / "old.onnx", affine, tmp_path / f"new-{insert}.onnx", insert=insert)
+        assert report.way == ("nodes" if insert else "weights")
+        onnx.checker.check_model(str(tmp_path / f"new-{insert}.onnx"))

@@ -322,3 +322,16 @@ def test_the_trial_is_neither_recorded_nor_random():
         fold(model, HEAD, random_map(3))
     assert moments.count.tolist() == [2.0] * 3
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_weights_that_were_made_in_inference_mode():
+    """Their data cannot be replaced: the fold failed, or left a layer that could not run."""
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(4, 3))
+    inputs, affine = torch.randn(5, 4), ClassAffine([2.0, 1.0, 0.5], [0.0, 1.0, 2.0])
+    with torch.inference_mode():
+        expected = affine(model(inputs))
+    fold(model, LogitLayer("0"), affine)
+    torch.testing.assert_close(model(inputs), expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(inputs), expected)

@@ -58,19 +58,11 @@ def compare(
 ) -> None:
     """Score any number of methods on the same predictions; the model does not run again.
 
-    Each method is compared with the uncorrected model, none, with intervals from
-    paired draws of the images. Without --methods and statistics, only the
-    uncorrected model is measured.
-
-    Mask AP is the exception: --masks MODEL runs the model of the predictions once
-    more over the images, with its mask head on all boxes that any method keeps.
-    --images, --like, --size, --device and --trust are for that model; give them
-    as to logn predict.
+    Each is compared with none, the uncorrected model; --images to --trust are for --masks.
 
     Examples:
       logn compare predictions -d val.json -s stats.safetensors -o comparison
-      logn compare predictions -d val.json --counts train.json --methods loga,norcal:gamma=0.6
-      logn compare predictions -d val.json -s stats.safetensors --masks models.py:mask_rcnn --images val/
+      logn compare predictions -d val.json -s stats.safetensors --masks models.py:mask_rcnn
       logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
     from logn.measure.comparison.compare import compare as run

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def fold(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx, .pt or Hugging Face model; not changed.")],
     output: options.Output,
-    correction: Annotated[
-        Path | None, typer.Argument(metavar="CORRECTION", show_default=False, help="File from logn fit.")
-    ] = None,
+    correction: Annotated[Path | None, typer.Argument(metavar="CORRECTION", help="File from logn fit.")] = None,
     thresholds: options.OptionalThresholds = None,
     at: options.At = DEFAULT_AT,
     class_names: options.ClassNames = None,
