@@ -34,8 +34,8 @@ CONFIDENCE = 0.95
 DRAWS = 200
 # With so many images per class, level classes are seen to be level; with fewer than FEWEST, none can be told.
 ENOUGH_PER_CLASS, FEWEST_PER_CLASS = 25, 2
-# Rank correlation of mean logit and log probability below which a balanced loss trained a classifier: those that we
-# trained with one have -0.60 or less, with cross-entropy -0.30 or more. With fewer classes it says little.
+# Rank correlation of mean logit and log probability below which a classifier counts as trained by a balanced loss. No
+# limit separates all: docs/worth-it.md ("When it would hurt") has how often it errs, and on which models.
 BALANCED_CORRELATION = -0.5
 FEWEST_RANKED = 20
 
