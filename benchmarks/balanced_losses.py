@@ -9,21 +9,25 @@ Prints a line per training, then how many of those with a ratio of at least 2 ru
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 import logn
+from logn.base.arrays import FloatArray
 from logn.methods.recommend import BALANCED_CORRELATION, LITTLE_RATIO
 from logn.statistics.diagnosis import spearman
 from logn.statistics.moments import StatisticsMetadata
 
+Data = tuple[Tensor, Tensor, Tensor]
 ADDED = {"cross-entropy": 0.0, "balanced softmax": 1.0, "logit adjustment": 1.5}
 
 
-def digits(imbalance, seed):
+def digits(imbalance: float, seed: int) -> Data:
     """Training images and labels, and the counts."""
     from sklearn.datasets import load_digits
 
@@ -39,7 +43,7 @@ def digits(imbalance, seed):
     return torch.tensor(turned[kept]), torch.tensor(labels[kept]), torch.tensor(counts)
 
 
-def made(imbalance, seed, classes=80, spread=0.9):
+def made(imbalance: float, seed: int, classes: int = 80, spread: float = 0.9) -> Data:
     """The same of Gaussian classes in 32 dimensions."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, 32, generator=generator) * spread
@@ -48,7 +52,7 @@ def made(imbalance, seed, classes=80, spread=0.9):
     return centres[labels] + torch.randn(len(labels), 32, generator=generator), labels, counts
 
 
-def train(kind, added, images, labels, counts, seed):
+def train(kind: str, added: float, images: Tensor, labels: Tensor, counts: Tensor, seed: int) -> FloatArray:
     """Logits of the training images."""
     torch.manual_seed(seed)
     width = images.shape[1]
@@ -57,7 +61,7 @@ def train(kind, added, images, labels, counts, seed):
     head = torch.nn.Linear(width if is_linear else 128, len(counts))
     prior = added * torch.log(counts / counts.sum()).float()
 
-    def logits(batch):
+    def logits(batch: Tensor) -> Tensor:
         features = batch if is_linear else torch.relu(hidden(batch))
         if is_cosine:
             return 16 * functional.normalize(features) @ functional.normalize(head.weight).T
@@ -77,7 +81,8 @@ def train(kind, added, images, labels, counts, seed):
         return logits(images).double().numpy()
 
 
-def main(source):
+def main(source: Callable[[float, int], Data]) -> None:
+    """Train all and print."""
     torch.set_num_threads(1)
     flagged, trained = Counter(), Counter()
     kinds = ("linear", "normalised", "network, SGD", "network, Adam")
