@@ -104,11 +104,18 @@ def test_nothing_to_correct_is_no_error(run, save_onnx, tmp_path, images):
     common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
     done = run(*common)
     assert done.code == 0
-    assert "nothing, since there is little to correct: use the model as it is" in " ".join(done.out.split())
+    printed = " ".join(done.out.split())
+    assert "there is little to correct." in printed
+    assert "Did nothing: use the model as it is." in printed
+    assert done.err.startswith("To correct it anyway: logn correct ")
+    assert done.err.rstrip().endswith("--method recommended:force=true")
+    for spec in ("recommended", "recommended:strength=0.25"):
+        assert run(*common, "--method", spec, "--json").json["method"] is None
     assert left_in(tmp_path) == {"train", "level.onnx"}
-    forced = run(*common, "--method", "logn", "--json")
-    assert (forced.code, forced.json["method"], forced.json["recommendation"]["method"]) == (0, "logn", "none")
-    assert (tmp_path / "out.onnx").exists()
+    for spec in ("logn", "recommended:force=true"):
+        forced = run(*common, "--method", spec, "--json", "--overwrite")
+        assert (forced.code, forced.json["method"], forced.json["recommendation"]["method"]) == (0, spec, "none")
+        assert (tmp_path / "out.onnx").exists()
 
 
 def test_a_correction_in_a_file(run, tmp_path, model, images):

@@ -63,6 +63,13 @@ def test_a_ratio_near_the_limit_asks_for_more_images_than_there_are():
         assert needed > 1100
 
 
+def test_a_ratio_at_the_limit_asks_for_a_number_all_the_same():
+    rows = np.log([[2.0000001, 1.0], [2.0000001, 1.0]] * 500) * 1.25 + np.tile([[1e-3, -1e-3], [-1e-3, 1e-3]], (500, 1))
+    found = logn.recommend(moments_of(rows, population="images"))
+    assert found.ratio == pytest.approx(2, rel=1e-4)
+    assert found.method == "none"
+
+
 def test_rows_of_a_detector_are_judged_by_the_ratio_alone():
     random = np.random.default_rng(0)
     rows = np.hstack([random.normal(3, 1, (60, 1)), random.normal(np.linspace(0, -3, 20), 0.5, (60, 20))])

@@ -34,8 +34,8 @@ CONFIDENCE = 0.95
 DRAWS = 200
 # With so many images per class, level classes are seen to be level; with fewer than FEWEST, none can be told.
 ENOUGH_PER_CLASS, FEWEST_PER_CLASS = 25, 2
-# Rank correlation of mean logit and log probability below which a balanced loss trained a classifier: those that we
-# trained with one have -0.60 or less, with cross-entropy -0.30 or more. With fewer classes it says little.
+# Rank correlation of mean logit and log probability below which a classifier counts as trained by a balanced loss. No
+# limit separates all: docs/worth-it.md ("When it would hurt") has how often it errs, and on which models.
 BALANCED_CORRELATION = -0.5
 FEWEST_RANKED = 20
 
@@ -155,8 +155,8 @@ def recommend(
     ratio, finding = _judged(prior[foreground][live], rows)
     if not finding and head == "classifier" and _is_balanced(moments.mean[live], prior[live]):
         finding = (
-            "The classes' mean logits run against their scores, as after a balanced or logit-adjusted loss: a "
-            "correction would go too far."
+            "The classes' mean logits run against their scores, as after a balanced or logit-adjusted loss, which is "
+            "a correction already. If plain cross-entropy trained the model, correct it anyway."
         )
     if finding:
         return Recommendation(NONE, head, finding, "", ratio, limit, index, judged)
@@ -206,11 +206,14 @@ def _judged(scores: FloatArray, images: int | None) -> tuple[float, str]:
     if images is None or (ratio >= LITTLE_RATIO and ratio > _by_chance(scores, ratio, images)):
         return ratio, ""
     needed = ENOUGH_PER_CLASS * classes
-    while needed <= images or (images >= ENOUGH_PER_CLASS * classes and ratio <= _by_chance(scores, ratio, needed)):
-        needed *= 2
+    if needed <= images:  # the ratio is close to the limit
+        needed = 2 * images
+        while ratio <= _by_chance(scores, ratio, needed) and needed < 1000 * images:
+            needed *= 2
+    seen = "each has fewer than 2 on average" if is_unseen else f"{_apart(ratio)}, which chance may explain"
     return ratio, (
-        f"Too few images to tell: of {classes} classes, {_apart(ratio)}, which chance may explain with {images:,} "
-        f"images. About {float(f'{needed:.2g}'):,.0f} would do."
+        f"Too few images to tell: of {classes} classes, {seen} with {images:,} images. About "
+        f"{float(f'{needed:.2g}'):,.0f} would do."
     )
 
 

@@ -1,0 +1,111 @@
+"""How often `logn.recommend` leaves classifiers alone that cross-entropy or a balanced loss trained.
+
+    python benchmarks/balanced_losses.py digits
+    python benchmarks/balanced_losses.py made
+
+`digits` are scikit-learn's in four rotations (40 classes, 120 images down to 12 or 2), `made` are Gaussian classes.
+Prints a line per training, then how many of those with a ratio of at least 2 run against their scores.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import logn
+from logn.base.arrays import FloatArray
+from logn.methods.recommend import BALANCED_CORRELATION, LITTLE_RATIO
+from logn.statistics.diagnosis import spearman
+from logn.statistics.moments import StatisticsMetadata
+
+Data = tuple[Tensor, Tensor, Tensor]
+ADDED = {"cross-entropy": 0.0, "balanced softmax": 1.0, "logit adjustment": 1.5}
+
+
+def digits(imbalance: float, seed: int) -> Data:
+    """Training images and labels, and the counts."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    squares = (images / 16 - 0.3).reshape(-1, 8, 8)
+    turned = np.concatenate([np.rot90(squares, turn, (1, 2)).reshape(len(squares), -1) for turn in range(4)])
+    labels = np.concatenate([labels + 10 * turn for turn in range(4)])
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(labels))
+    turned, labels, rank = turned[order].astype(np.float32), labels[order], random.permutation(40)
+    counts = np.maximum(2, np.round(120 * imbalance ** (-rank / 39))).astype(int)
+    kept = np.concatenate([np.flatnonzero(labels == name)[: counts[name]] for name in range(40)])
+    return torch.tensor(turned[kept]), torch.tensor(labels[kept]), torch.tensor(counts)
+
+
+def made(imbalance: float, seed: int, classes: int = 80, spread: float = 0.9) -> Data:
+    """The same of Gaussian classes in 32 dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, 32, generator=generator) * spread
+    counts = (100 * imbalance ** -torch.linspace(0, 1, classes)).round().clamp(min=2).int()
+    labels = torch.repeat_interleave(torch.arange(classes), counts)
+    return centres[labels] + torch.randn(len(labels), 32, generator=generator), labels, counts
+
+
+def train(kind: str, added: float, images: Tensor, labels: Tensor, counts: Tensor, seed: int) -> FloatArray:
+    """Logits of the training images."""
+    torch.manual_seed(seed)
+    width = images.shape[1]
+    is_linear, is_cosine = kind == "linear", kind == "normalised"
+    hidden = torch.nn.Linear(width, 128)
+    head = torch.nn.Linear(width if is_linear else 128, len(counts))
+    prior = added * torch.log(counts / counts.sum()).float()
+
+    def logits(batch: Tensor) -> Tensor:
+        features = batch if is_linear else torch.relu(hidden(batch))
+        if is_cosine:
+            return 16 * functional.normalize(features) @ functional.normalize(head.weight).T
+        return head(features)
+
+    parameters = [*([] if is_linear else hidden.parameters()), *head.parameters()]
+    if kind == "network, Adam":
+        optimizer = torch.optim.Adam(parameters, lr=0.005, weight_decay=1e-4)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=5e-4)
+    for _ in range(500):
+        chosen = torch.randint(len(labels), (128,))
+        optimizer.zero_grad()
+        functional.cross_entropy(logits(images[chosen]) + prior, labels[chosen].long()).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return logits(images).double().numpy()
+
+
+def main(source: Callable[[float, int], Data]) -> None:
+    """Train all and print."""
+    torch.set_num_threads(1)
+    flagged, trained = Counter(), Counter()
+    kinds = ("linear", "normalised", "network, SGD", "network, Adam")
+    for seed, imbalance, kind, loss in product(range(3), (10, 100), kinds, ADDED):
+        images, labels, counts = source(imbalance, seed)
+        rows = train(kind, ADDED[loss], images, labels, counts, seed)
+        moments = logn.ClassMoments(rows.shape[1], metadata=StatisticsMetadata(population="images"))
+        moments.update(rows)
+        found = logn.recommend(moments)
+        correlation = spearman(moments.mean, moments.mean_probability)
+        print(
+            f"{seed} {imbalance} {kind}, {loss}: {correlation:+.2f}, ratio {found.ratio:.3g}, {found.method}",
+            flush=True,
+        )
+        if found.ratio >= LITTLE_RATIO:
+            trained[kind, loss] += 1
+            flagged[kind, loss] += correlation < BALANCED_CORRELATION
+    for (kind, loss), number in trained.items():
+        print(f"{kind}, {loss}: {flagged[kind, loss]} of {number}")
+    for name, chosen in {"cross-entropy": [*ADDED][:1], "balanced losses": [*ADDED][1:]}.items():
+        counted = [sum(part[kind, loss] for kind, loss in trained if loss in chosen) for part in (flagged, trained)]
+        print(f"{name}: {counted[0]} of {counted[1]}")
+
+
+if __name__ == "__main__":
+    main({"digits": digits, "made": made}[sys.argv[1]])
