@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logn.base.arrays import DEFAULT_AT
+from logn.base.commands import values_of
 from logn.base.files import format_of, refuse_inputs, require_file
 from logn.cli import options
 from logn.cli.console import (
@@ -23,6 +24,7 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.measure.comparison.comparison import Comparison
+    from logn.models.hints import Hints
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
 # The metrics of the short table, by their titles; the first is shown with its difference.
@@ -45,9 +47,6 @@ def compare(
     masks: options.Masks = None,
     mask_results: options.MaskResults = None,
     images: options.Images = None,
-    like: options.Like = None,
-    size: options.Size = None,
-    device: options.Device = "auto",
     trust: options.Trust = False,
     at: options.At = DEFAULT_AT,
     bootstrap: options.Bootstrap = 1000,
@@ -56,9 +55,10 @@ def compare(
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> None:
-    """Score any number of methods on the same predictions; the model does not run again.
+    """Score any number of methods on the same predictions; only --masks runs the model again.
 
-    Each is compared with none, the uncorrected model; --images to --trust are for --masks.
+    Each is compared with none, the uncorrected model. --masks runs the model of the
+    predictions once more, as logn predict did; --images and --trust are for it.
 
     Examples:
       logn compare predictions -d val.json -s stats.safetensors -o comparison
@@ -72,8 +72,8 @@ def compare(
 
     classifier = is_classifier(source)
     if masks is None or classifier:
-        _refuse_mask_options(masks, mask_results, images, like, size, device, trust)
-    _check_options(classifier, source, data, labels, train_logits, class_names if masks is None else None)
+        _refuse_mask_options(masks, mask_results, images, trust)
+    _check_options(classifier, source, data, labels, train_logits, class_names)
     chosen = list(DEFAULT_METHODS) if statistics or train_logits else []
     chosen = options.split_methods(methods) if methods else chosen
     inputs = (source, data, statistics, counts, target, labels, train_logits, class_names, *chosen)
@@ -88,10 +88,10 @@ def compare(
         leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
         settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
     store = None if classifier else PredictionStore(source)
-    if masks is not None:
+    if masks is not None and store is not None:
         from logn.models.open import open_model
 
-        hints = options.model_hints(like=like, size=size, class_names=class_names, device=device, trust=trust)
+        hints = _hints_of(store.header.metadata.get("model_words") or [], trust=trust)
         given |= {"masks": open_model(masks, hints).detector, "images": images, "mask_results": mask_results}
     total = None if store is None else len(store) * (1 if masks is None else 2)
     with progress("Comparing", total) as advance:
@@ -152,10 +152,21 @@ def _refuse_mask_options(masks: str | None, *values: object) -> None:
     """Refuse `--masks` for a classifier, and without it the options of its model."""
     if masks is not None:
         raise InputError("`--masks` is for the predictions of a detector: leave it out.")
-    names = ("--mask-results", "--images", "--like", "--size", "--device", "--trust")
-    for name, value, default in zip(names, values, (None, None, None, None, "auto", False), strict=True):
-        if value != default:
+    for name, value in zip(("--mask-results", "--images", "--trust"), values, strict=True):
+        if value:
             raise InputError(f"`{name}` is for the model of `--masks`: name that too, or leave `{name}` out.")
+
+
+def _hints_of(words: Sequence[str], *, trust: bool) -> Hints:
+    """How `logn predict` opened a model, by what was typed there; whether to trust it is asked again."""
+
+    def typed(option: str) -> Any:
+        return next(values_of(words, option), None)
+
+    names = ("like", "size", "background", "activation", "class_names")
+    given = {name: typed(f"--{name.replace('_', '-')}") for name in names}
+    tensors, device = list(values_of(words, "--tensor")), typed("--device") or "auto"
+    return options.model_hints(**given, tensor=tensors, device=device, trust=trust)
 
 
 def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: bool) -> None:

@@ -343,6 +343,24 @@ def test_decoded_proposals_are_the_detections_of_mmdetection(name, same_detectio
     same_detections(MMDetectionDetector(model, PIPELINE), pictures, own)
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("name", ["mask_rcnn", "class_agnostic", "cascade", "retinanet"])
+def test_masks_are_those_of_mmdetection(name, pictures):
+    detector = MMDetectionDetector(build(name), PIPELINE)
+    if name == "retinanet":
+        assert detector.masks is None
+        return
+    prepared = detector._piped(pictures[0])
+    data = detector._batch(prepared)
+    with torch.inference_mode():
+        found = detector.model.predict(data["inputs"], data["data_samples"], rescale=True)[0].pred_instances
+    boxes, labels = found.bboxes.numpy(), found.labels.numpy()
+    made = list(detector.masks(prepared, boxes, labels, np.zeros(len(boxes), np.int32)))
+    assert len(made) > 3
+    # A box is brought to the network and back, which may move a pixel next to the threshold.
+    assert (np.stack(made) != found.masks.numpy()).mean() < 1e-3
+
+
 def test_what_a_head_is_asked_and_what_it_is(pictures):
     model = build("mask_rcnn")
     with pytest.raises(InputError, match=r"it has no `cfg`\. Open it with `mmdet.apis.init_detector`, or pass `pipel"):
