@@ -161,7 +161,7 @@ def made_glyphs(tmp_path_factory):
     for name, drawn in (("test.npy", labels), ("train.npy", random.choice(4, 80, p=counts / counts.sum()))):
         np.save(folder / name, 2 * np.eye(4)[drawn] + random.standard_normal((80, 4)) + np.log(counts))
     np.save(folder / "labels.npy", labels)
-    (folder / "classes.csv").write_text("name,image_count\n" + "".join(f"c{count},{count}\n" for count in counts))
+    (folder / "classes.csv").write_text("image_count\n" + "".join(f"{count}\n" for count in counts))
     two = onnx.parser.parse_model(TWO_CLASSES)
     onnx.helper.set_model_props(two, {"names": "{0: 'car', 1: 'person'}"})
     onnx.save_model(two, str(folder / "two.onnx"))
@@ -218,6 +218,7 @@ def small_model():
         model[1].bias.copy_(torch.tensor(TAIL))
     loader = [(torch.rand(50, 3, 2, 2), torch.zeros(50)) for _ in range(3)]
     rows = torch.cat([model[:2](images) for images, _ in loader]).detach().numpy()
+    rows = rows + np.random.default_rng(0).normal(0, 3, rows.shape)  # so that every class is the top one somewhere
     return {"logn": logn, "torch": torch, "model": model, "loader": loader, "train_logits": rows, "test_logits": rows}
 
 

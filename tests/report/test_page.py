@@ -300,7 +300,7 @@ def test_the_commands_on_the_page_can_be_pasted(run_folder, tmp_path, capsys):
     assert (said["report"], said["bytes"], said["missing"]) == (str(page), page.stat().st_size, {})
     commands = re.search(r"<pre>(.*?)</pre>", section(page.read_text(), "provenance"), re.DOTALL).group(1)
     again, report_again = (unescape(re.sub(r"<[^>]*>", "", line)) for line in commands.splitlines())
-    assert shlex.split(again) == ["logn", *map(str, given)]
+    assert shlex.split(again) == ["logn", *map(str, given), "--overwrite"]
     assert shlex.split(report_again)[1:3] == ["report", str(tmp_path / "a run")]
     first = Comparison.load(tmp_path / "a run")
     assert execute(shlex.split(again)[1:]) == 0

@@ -65,10 +65,10 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> document = with_checksum({"overlap": 0.5})
         >>> document
-        {'overlap': 0.5, 'checksum': 'crc32:c20b3daf'}
+        {'overlap': 0.5, 'checksum': 'crc32:c14eabdd'}
         >>> take_checksum(document), document
         (True, {'overlap': 0.5})
-        >>> take_checksum({"overlap": 0.7, "checksum": "crc32:c20b3daf"})
+        >>> take_checksum({"overlap": 0.7, "checksum": "crc32:c14eabdd"})
         False
     """
     return {**content, "checksum": _checksum(json.loads(json.dumps(content)))}

@@ -311,7 +311,7 @@ def write_results(path: Path, detections: Detections, masks: Sequence[Mapping[st
     columns = (truth.image_ids[detections.image_index], truth.label_ids[detections.labels], detections.scores)
     rows = zip(*(column.tolist() for column in columns), masks, strict=True)
     names = ("image_id", "category_id", "score", "segmentation")
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         lines = (json.dumps(dict(zip(names, row, strict=True))) for row in rows if row[1] >= 0)
         file.write("[" + next(lines, ""))
         file.writelines(f",\n{line}" for line in lines)

@@ -150,11 +150,12 @@ def _commands(
     images: str | os.PathLike[str] | None,
     output: str | os.PathLike[str],
 ) -> list[str]:
-    """The command that compared the methods, as it was typed, and the one that writes the page again."""
+    """The command that compared the methods, as it was typed, and the one that writes the page; both replace files."""
     where = [] if images is None else ["--images", images]
-    again = command("logn", "report", folder, *where, "--method", method, "-o", output)
+    again = command("logn", "report", folder, *where, "--method", method, "-o", output, "--overwrite")
     typed = comparison.provenance.command
-    return [*([command(*typed)] if typed else []), again]
+    replace = [] if "--overwrite" in typed else ["--overwrite"]
+    return [*([command(*typed, *replace)] if typed else []), again]
 
 
 def render_page(top: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], *, title: str, kicker: str) -> str:

@@ -26,7 +26,7 @@ def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
         path: A `.png`, `.svg` or `.pdf` file.
     """
     if Path(path).suffix not in FORMATS:
-        raise InputError(f"Expected `{path}` to end in one of {', '.join(FORMATS)}.")
+        raise InputError(f"Expected `{Path(path).name}` to end in one of {', '.join(FORMATS)}.")
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:

@@ -5,7 +5,7 @@ import pytest
 
 import logn
 from logn.data.class_counts import ClassCounts
-from logn.errors import InputError
+from logn.errors import InputError, LogNWarning
 from logn.measure.classification.logits import moments_of_logits
 from logn.measure.classification.metrics import classification_metrics
 from logn.measure.comparison.compare import compare
@@ -117,7 +117,8 @@ def test_counts_and_statistics_meet_by_name():
     assert found["loga"].values == plain["loga"].values
     assert found.classes[found.rows[0].confused[0].label].name in names
     # Counts with names and nothing to match them with lend their names.
-    lent = compare_rows(TEST, LABELS, [], counts=ClassCounts(COUNTS, names=names))
+    with pytest.warns(LogNWarning, match="The counts have class names, but those of the model are unknown"):
+        lent = compare_rows(TEST, LABELS, [], counts=ClassCounts(COUNTS, names=names))
     assert lent.classes[2].name == "c"
 
 

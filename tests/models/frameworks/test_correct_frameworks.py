@@ -139,7 +139,7 @@ class TestHuggingFace:
         model = make_tail(hf.ResNetForImageClassification(config).eval())
         model.save_pretrained(tmp_path / "model")
         hf.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "model")
-        done = correct(tmp_path / "model", noise, tmp_path / "out", method="recommended")
+        done = correct(tmp_path / "model", noise, tmp_path / "out", method="recommended:force=true")
         assert (done.num_classes, done.moments[0].metadata.activation) == (6, "softmax")
         assert done.change.is_classification
         again = hf.ResNetForImageClassification.from_pretrained(tmp_path / "out").eval()
