@@ -156,7 +156,7 @@ def test_agrees_with_pycocotools(tmp_path):
 
 def test_degenerate_boxes_are_dropped_and_counted(tmp_path):
     content = lvis_content()
-    boxes = [[5, 5, 0, 4], [5, 5, 4, -1], [5, 5, 0.5, 4], [40, 5, 4, 4], [-9, 5, 4, 4], [28, 18, 9, 9], [29.9, 1, 3, 3]]
+    boxes = [[5, 5, 0, 4], [5, 5, 4, 0], [5, 5, 0.5, 4], [40, 5, 4, 4], [-9, 5, 4, 4], [28, 18, 9, 9], [29.9, 1, 3, 3]]
     content["annotations"] = [annotation(i, 10, 3, box, []) for i, box in enumerate(boxes)]
     with pytest.warns(UserWarning, match="6 are dropped .* 1 are clipped"):
         dataset = SampleDataset(write(tmp_path, content))
