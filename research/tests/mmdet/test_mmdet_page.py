@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mmengine.runner import CheckpointLoader
 
 from logn.methods.affine import ClassAffine
 from logn.statistics.moments import ClassMoments
@@ -22,7 +23,7 @@ def page(tmp_path_factory, page_shell):
 
 
 def weights(run):
-    return torch.load(run / "epoch_1.pth", map_location="cpu", weights_only=False)["state_dict"]
+    return CheckpointLoader.load_checkpoint(str(run / "epoch_1.pth"), map_location="cpu")["state_dict"]
 
 
 def changed(page, run, start):

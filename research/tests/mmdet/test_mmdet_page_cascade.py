@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mmengine.runner import CheckpointLoader
 
 from logn.methods.affine import ClassAffine
 
@@ -21,7 +22,7 @@ def page(tmp_path_factory, page_shell):
 
 
 def weights(path):
-    return torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
+    return CheckpointLoader.load_checkpoint(str(path), map_location="cpu")["state_dict"]
 
 
 def test_logn_and_loga_of_a_cascade(page):
