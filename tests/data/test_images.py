@@ -8,7 +8,7 @@ from PIL import Image
 
 from logn.data.images import find_images, read_rgb
 from logn.errors import InputError, LogNWarning
-from logn.models.preprocessing import PRESETS, Preprocessing, preset_named, read_prepared
+from logn.models.preprocessing import PRESETS, Preprocessing, preset_named
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
 
@@ -71,7 +71,7 @@ def test_grey_and_transparent_images_become_rgb(tmp_path):
         picture.save(tmp_path / name, **options)
         with pytest.warns(LogNWarning, match="EXIF rotation") if options else nullcontext():
             np.testing.assert_array_equal(read_rgb(tmp_path / name), expected)
-    assert read_prepared(tmp_path / "grey.png", Preprocessing()).shape == (3, 6, 4)
+    assert Preprocessing().apply(read_rgb(tmp_path / "grey.png")).shape == (3, 6, 4)
 
 
 @pytest.mark.parametrize("name", ["wide.png", "wide.tif", "wide.pgm", "big_endian.tif"])

@@ -14,7 +14,6 @@ from logn.errors import InputError
 from logn.statistics.moments import StatisticsMetadata
 
 SPLITS = ("train", "test")
-FILES = ("test_logits.npy", "test_labels.npy", "counts.npy", "class_layer.npz", "statistics.safetensors", "run.json")
 SAMPLE_ROWS = 1024
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from logn.base.files import require_file
 from logn.base.strict_json import parse_json
-from logn.data.images import import_pillow, read_rgb
+from logn.data.images import import_pillow
 from logn.errors import InputError
 from logn.models.proposals import Postprocessing
 
@@ -160,11 +160,6 @@ class Placement(NamedTuple):
         offset = np.array([self.left, self.top] * 2, boxes.dtype)
         scale = np.array([self.scale_x, self.scale_y] * 2, boxes.dtype)
         return np.asarray((boxes - offset) / scale)
-
-
-def read_prepared(path: Path, preprocessing: Preprocessing) -> npt.NDArray[Any]:
-    """Read one image and prepare it."""
-    return preprocessing.apply(read_rgb(path))
 
 
 def _resized(image: npt.NDArray[np.uint8], place: Placement, settings: Preprocessing) -> npt.NDArray[np.uint8]:

@@ -23,7 +23,7 @@ from logn.models.onnx.fold import fold_onnx
 from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.models.onnx.model import record_onnx
 from logn.models.open import detector as open_detector
-from logn.models.preprocessing import PRESETS, Preprocessing, read_prepared
+from logn.models.preprocessing import PRESETS, Preprocessing
 
 SIZE, CLASSES, STRIDES = 64, 6, (8, 16, 32)
 CELLS = [SIZE // stride for stride in STRIDES]
@@ -314,7 +314,7 @@ def score_parts(name, path, folder):
     rows = []
     for image in sorted(folder.iterdir()):
         ready = replace(prepare, size=(SIZE, SIZE), layout="NCHW", dtype="float32")
-        outputs = session.run(None, {"x": read_prepared(image, ready)[None]})
+        outputs = session.run(None, {"x": ready.apply(read_rgb(image))[None]})
         rows.extend(output.reshape(-1, 5 + CLASSES)[:, 4:].astype(np.float64) for output in outputs)
     values = np.concatenate(rows)
     values = sigmoid(values) if name == "raw" else values
@@ -382,7 +382,7 @@ def test_metadata_say_classes_and_preprocessing(tmp_path):
     Image.fromarray(picture()).save(tmp_path / "image.png")
     ready = open_detector(detr(tmp_path / "m.onnx")).prepare(picture()).pixels
     expected = Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.25), dtype="float32")
-    np.testing.assert_array_equal(ready, read_prepared(tmp_path / "image.png", expected))
+    np.testing.assert_array_equal(ready, expected.apply(read_rgb(tmp_path / "image.png")))
 
 
 def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):

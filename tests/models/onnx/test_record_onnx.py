@@ -11,10 +11,10 @@ from onnx import numpy_helper
 from PIL import Image
 from tests.conftest import moments_of
 
-from logn.data.images import find_images
+from logn.data.images import find_images, read_rgb
 from logn.errors import InputError, LogNWarning
 from logn.models.onnx.model import record_onnx
-from logn.models.preprocessing import Preprocessing, read_prepared
+from logn.models.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(size=(8, 8), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
 
@@ -49,7 +49,7 @@ def by_hand(path, folder):
     model = onnx.load(str(path))
     model.graph.output.append(onnx.ValueInfoProto(name="z"))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    batch = np.stack([read_prepared(image, PREPROCESSING) for image in find_images(folder)])
+    batch = np.stack([PREPROCESSING.apply(read_rgb(image)) for image in find_images(folder)])
     logits = [session.run(["z"], {"x": image[None]})[0] for image in batch]
     return np.moveaxis(np.concatenate(logits), 1, -1).reshape(-1, 5)
 
