@@ -21,7 +21,7 @@ from torch.nn import functional
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 EPOCHS, BATCH, RATE, MOMENTUM, WEIGHT_DECAY = 200, 128, 0.1, 0.9, 2e-4
-WARM_UP, MILESTONES = 5, (160, 180)
+WARM_UP, MILESTONES = 5, (0.8, 0.9)
 LOSSES = ("cross_entropy", "balanced_softmax")
 
 
@@ -86,11 +86,11 @@ class ResNet32(nn.Module):
         return logits
 
 
-def learning_rate(epoch: int) -> float:
-    """The rate of an epoch, counted from 0: five of warm-up, then 0.1, x 0.01 after 160 and again after 180."""
+def learning_rate(epoch: int, epochs: int = EPOCHS) -> float:
+    """The rate of an epoch, counted from 0: five of warm-up, then 0.1, x 0.01 after 160 of 200 and again after 180."""
     if epoch < WARM_UP:
         return RATE * (epoch + 1) / WARM_UP
-    return RATE * 0.01 ** sum(epoch >= milestone for milestone in MILESTONES)
+    return RATE * 0.01 ** sum(epoch >= milestone * epochs for milestone in MILESTONES)
 
 
 def prepared(images: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def train(data: Path, run: Path, imbalance: float, loss: str, seed: int, precisi
     for epoch in range(first, epochs):
         began, total = time.perf_counter(), 0.0
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(epoch)
+            group["lr"] = learning_rate(epoch, epochs)
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         model.train()
         for batch in torch.split(torch.randperm(len(labels), generator=generator), BATCH):
