@@ -4,7 +4,7 @@
     python benchmarks/balanced_losses.py made
 
 `digits` are scikit-learn's in four rotations (40 classes, 120 images down to 12 or 2), `made` are Gaussian classes.
-Prints a line per training, then how many of those with a ratio of at least 2 run against their scores.
+Prints a line per training, then how many of those with a ratio of at least 2 count as trained by a balanced loss.
 """
 
 import sys
@@ -19,8 +19,7 @@ from torch.nn import functional
 
 import logn
 from logn.base.arrays import FloatArray
-from logn.methods.recommend import BALANCED_CORRELATION, LITTLE_RATIO
-from logn.statistics.diagnosis import spearman
+from logn.methods.recommend import BALANCED_SLOPE, LITTLE_RATIO, losing_slope
 from logn.statistics.moments import StatisticsMetadata
 
 Data = tuple[Tensor, Tensor, Tensor]
@@ -92,14 +91,14 @@ def main(source: Callable[[float, int], Data]) -> None:
         moments = logn.ClassMoments(rows.shape[1], metadata=StatisticsMetadata(population="images"))
         moments.update(rows)
         found = logn.recommend(moments)
-        correlation = spearman(moments.mean, moments.mean_probability)
+        slope = losing_slope(moments, np.ones(rows.shape[1], bool))
         print(
-            f"{seed} {imbalance} {kind}, {loss}: {correlation:+.2f}, ratio {found.ratio:.3g}, {found.method}",
+            f"{seed} {imbalance} {kind}, {loss}: {slope:+.2f}, ratio {found.ratio:.3g}, {found.method}",
             flush=True,
         )
         if found.ratio >= LITTLE_RATIO:
             trained[kind, loss] += 1
-            flagged[kind, loss] += correlation < BALANCED_CORRELATION
+            flagged[kind, loss] += slope < BALANCED_SLOPE
     for (kind, loss), number in trained.items():
         print(f"{kind}, {loss}: {flagged[kind, loss]} of {number}")
     for name, chosen in {"cross-entropy": [*ADDED][:1], "balanced losses": [*ADDED][1:]}.items():

@@ -20,7 +20,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import keep_detections
-from logn.statistics.diagnosis import active_classes, spearman
+from logn.statistics.diagnosis import active_classes
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 RECOMMENDED, NONE = "recommended", "none"
@@ -34,10 +34,11 @@ CONFIDENCE = 0.95
 DRAWS = 200
 # With so many images per class, level classes are seen to be level; with fewer than FEWEST, none can be told.
 ENOUGH_PER_CLASS, FEWEST_PER_CLASS = 25, 2
-# Rank correlation of mean logit and log probability below which a classifier counts as trained by a balanced loss. No
-# limit separates all: docs/worth-it.md ("When it would hurt") has how often it errs, and on which models.
-BALANCED_CORRELATION = -0.5
-FEWEST_RANKED = 20
+# Cross-entropy gives a frequent class more than a rare one where both lose: their probability there rises with their
+# mean probability. After a balanced loss it does not: this is the slope between the logarithms below which a classifier
+# counts as trained by one. docs/worth-it.md ("When it would hurt") has how often it errs, and on which models.
+BALANCED_SLOPE = 0.0
+FEWEST_COMPARED = 20
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,11 @@ def recommend(
     live = active_classes(moments, index)[foreground] & (prior[foreground] > 0)
     rows = int(moments.count.max()) if _has_image_rows(replace(settled, activation=judged)) else None
     ratio, finding = _judged(prior[foreground][live], rows)
-    if not finding and head == "classifier" and _is_balanced(moments.mean[live], prior[live]):
+    if not finding and head == "classifier" and losing_slope(moments, live) < BALANCED_SLOPE:
         finding = (
-            "The classes' mean logits run against their scores, as after a balanced or logit-adjusted loss, which is "
-            "a correction already. If plain cross-entropy trained the model, correct it anyway."
+            "In images of other classes, rare classes score no lower than frequent ones, as after a balanced or "
+            "logit-adjusted loss, which is a correction already. If plain cross-entropy trained the model, correct it "
+            "anyway."
         )
     if finding:
         return Recommendation(NONE, head, finding, "", ratio, limit, index, judged)
@@ -237,9 +239,24 @@ def _by_chance(scores: FloatArray, ratio: float, images: int) -> float:
     return float(np.quantile(_ratios(draws, images), CONFIDENCE))
 
 
-def _is_balanced(mean: FloatArray, prior: FloatArray) -> bool:
-    """Whether a balanced or logit-adjusted loss trained the classifier: high means go with low scores."""
-    return len(mean) >= FEWEST_RANKED and spearman(mean, prior) < BALANCED_CORRELATION
+def losing_slope(moments: ClassMoments, live: npt.NDArray[np.bool_]) -> float:
+    """By how much the probability of a class where it loses rises with its mean probability, as a power.
+
+    Around 0.5 after cross-entropy, below 0 after a balanced loss; NaN for fewer than 20 classes and where it was not
+    recorded.
+
+    Args:
+        moments: Statistics of a classifier.
+        live: Which columns to compare.
+    """
+    losing, prior = moments.losing_probability, moments.mean_probability_of("softmax")
+    if losing is None or prior is None:
+        return np.nan
+    compared = live & (losing > 0) & (prior > 0) & (prior < 1)
+    if compared.sum() < FEWEST_COMPARED:
+        return np.nan
+    where_it_loses = losing[compared] / (1.0 - prior[compared])
+    return float(np.polyfit(np.log(prior[compared]), np.log(where_it_loses), 1)[0])
 
 
 _EXPECT = {

@@ -17,7 +17,7 @@ from logn.base.files import read_safetensors, safetensors_from_bytes, safetensor
 from logn.base.strict_json import parse_json
 from logn.errors import InputError, warn
 from logn.statistics.row_sample import RowSample
-from logn.statistics.sums import VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
+from logn.statistics.sums import LOSING, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
 
 FILE_FORMAT = "logn.statistics"
 FILE_SCHEMA = 3
@@ -220,7 +220,9 @@ class ClassMoments:
             if not finite or has_objectness:
                 whole = whole[np.isfinite(whole).all(axis=1)]
             weights = sigmoid(whole[:, -1]) if has_objectness else None
-            self._probabilities.update(whole[:, : self.num_columns], self.metadata.activations, weights)
+            losing = (LOSING,) if self.metadata.background is None and "softmax" in self.metadata.activations else ()
+            kinds = (*self.metadata.activations, *losing)
+            self._probabilities.update(whole[:, : self.num_columns], kinds, weights)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add the statistics of `other`, in place, and return self; those of another model or layer are refused."""
@@ -373,6 +375,21 @@ class ClassMoments:
     def mean_probability_of(self, activation: str) -> FloatArray | None:
         """The same by "softmax" or "sigmoid"; an activation other than the recorded one is refused."""
         return None if self._probabilities is None else self._probabilities.mean(activation)
+
+    @property
+    def losing_probability(self) -> FloatArray | None:
+        """Mean softmax probability of each column, counted as 0 in rows where it is the highest.
+
+        None where it was not recorded: for sigmoids, and beside a background.
+
+        Example:
+            >>> moments = ClassMoments(2)
+            >>> moments.update(np.log([[1.0, 3.0], [4.0, 1.0]]))
+            >>> moments.losing_probability.round(6)
+            array([0.125, 0.1  ])
+        """
+        is_recorded = self._probabilities is not None and LOSING in self._probabilities.sums
+        return self._probabilities.mean(LOSING) if self._probabilities is not None and is_recorded else None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically; `docs/reference/file-formats.md` specifies it."""

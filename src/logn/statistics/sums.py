@@ -33,6 +33,9 @@ BLOCK_VALUES = 2**18
 # Sums of the exponentials of a row between which none that counts has left the range of float32.
 SMALLEST_MASS, LARGEST_MASS = 1e-10, 1e35
 PROBABILITY_ROWS = "probability_rows"
+# The softmax probabilities of a column in the rows whose top column is another one: what it gets where it loses.
+LOSING = "losing"
+SUMMED = (*ACTIVATIONS, LOSING)
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ def _careful_totals(rows: npt.NDArray[Any], nonfinite: str) -> Totals:
 
 
 class ProbabilitySums:
-    """Sums of the probabilities of each column over the rows, by softmax, sigmoid or both.
+    """Sums of the probabilities of each column over the rows, by softmax, sigmoid or both; and those of losing columns.
 
     Rows with a value that is not finite have no probabilities; the caller leaves them out. The sums are float64; in
     large batches that are not, the exponentials and the sums of a block are float32, so they are right to some
@@ -238,16 +241,14 @@ class ProbabilitySums:
         self.rows = rows
         self.sums: dict[str, FloatArray] = dict(sums or {})
 
-    def update(
-        self, rows: npt.NDArray[Any], activations: tuple[str, ...], weights: npt.NDArray[Any] | None = None
-    ) -> None:
+    def update(self, rows: npt.NDArray[Any], kinds: tuple[str, ...], weights: npt.NDArray[Any] | None = None) -> None:
         """Add (N, C) finite `rows`; each of the `weights` multiplies the probabilities of its row.
 
-        An activation that earlier rows were not summed for is left out.
+        A kind (an activation, or LOSING beside softmax) that earlier rows were not summed for is left out.
         """
         if len(rows) == 0:
             return
-        kept = [kind for kind in activations if not self.rows or kind in self.sums]
+        kept = [kind for kind in kinds if not self.rows or kind in self.sums]
         self.sums = {kind: self.sums.get(kind, np.zeros(self._num_columns)) for kind in kept}
         self.rows += len(rows)
         exact = rows.dtype.char == "d" or rows.size <= SMALL_BATCH
@@ -271,7 +272,7 @@ class ProbabilitySums:
         if not self.rows:
             return np.full(self._num_columns, np.nan)
         if activation not in self.sums:
-            listed = " and ".join(self.sums) or "no activation"
+            listed = " and ".join(kind for kind in self.sums if kind != LOSING) or "no activation"
             raise InputError(
                 f"Expected `activation` to be {listed}, whose mean probability was recorded, but got {activation!r}."
             )
@@ -286,7 +287,7 @@ class ProbabilitySums:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], num_columns: int) -> ProbabilitySums | None:
         """The opposite of `to_arrays`, checked; None where the arrays hold no probabilities."""
-        sums = {kind: arrays[f"{kind}_sum"] for kind in ACTIVATIONS if f"{kind}_sum" in arrays}
+        sums = {kind: arrays[f"{kind}_sum"] for kind in SUMMED if f"{kind}_sum" in arrays}
         rows = arrays.get(PROBABILITY_ROWS)
         if rows is None and not sums:
             return None
@@ -315,8 +316,22 @@ class ProbabilitySums:
             mass = exponentials @ np.ones(self._num_columns, scratch.dtype)
             safe = mass.min() > SMALLEST_MASS and mass.max() < LARGEST_MASS
             self.sums["softmax"] += (factor / mass) @ exponentials if safe else factor @ softmax(block)
+            if LOSING in self.sums:
+                self.sums[LOSING] += (
+                    _of_losers(exponentials, factor / mass) if safe else _of_losers(softmax(block), factor)
+                )
         if "sigmoid" in self.sums:
             np.add(exponentials, 1.0, out=odds)
             np.divide(exponentials, odds, out=exponentials)
             total = factor @ exponentials
             self.sums["sigmoid"] += total if np.isfinite(total).all() else factor @ sigmoid(block)
+
+
+def _of_losers(values: npt.NDArray[Any], factor: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`factor @ values` without the highest value of each row; the values are as before."""
+    rows, top = np.arange(len(values)), values.argmax(axis=1)
+    highest = values[rows, top]
+    values[rows, top] = 0.0
+    total: npt.NDArray[Any] = factor @ values
+    values[rows, top] = highest
+    return total
