@@ -10,7 +10,7 @@ import typer
 
 from logn.errors import InputError
 from logn_research.cifar import keep as kept
-from logn_research.cifar.table import as_markdown
+from logn_research.cifar.table import as_markdown, strengths_as_markdown
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -38,6 +38,23 @@ def train(
 
 
 @app.command()
+def small(
+    source: Annotated[str, typer.Argument(help="digits, or a folder with train.txt and test.txt.")],
+    run: Path,
+    imbalance: Annotated[float, typer.Option(help="For digits.")] = 100,
+    network: Annotated[str, typer.Option(help="linear, hidden or convolutions.")] = "hidden",
+    balanced: Annotated[bool, typer.Option("--balanced", help="Train by balanced softmax.")] = False,
+    seed: int = 0,
+    steps: int = 500,
+) -> None:
+    """Train a small classifier in minutes."""
+    from logn_research.cifar import small as trials
+
+    problem = trials.digits(imbalance, seed) if source == "digits" else trials.pictures(Path(source))
+    trials.train(problem, network, run, seed=seed, balanced=balanced, steps=steps)
+
+
+@app.command()
 def keep(run: Path, output: Path) -> None:
     """Keep what the table needs of a finished run."""
     kept.keep(run, output)
@@ -48,6 +65,12 @@ def table(runs: list[Path]) -> None:
     """Print the tables of kept runs, in percent."""
     for run in runs:
         print(as_markdown(run))
+
+
+@app.command()
+def strength(runs: list[Path]) -> None:
+    """Print what each strength of the recommended correction gains and costs on kept runs, and choose one."""
+    print(strengths_as_markdown(runs))
 
 
 if __name__ == "__main__":

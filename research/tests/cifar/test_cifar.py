@@ -91,3 +91,16 @@ def test_rows_are_those_of_worked_numbers(tmp_path):
     assert none.change == (0.0, 0.0, 0.0)
     # Nine times the odds for the second class: all four rows go to it.
     assert (prior.balanced, prior.groups[0], prior.groups[2]) == (0.5, 0.0, 1.0)
+
+
+def test_the_strength_is_chosen_over_small_classifiers(tmp_path):
+    """Digits in a minute's steps; the rule weighs what a strength gains against what it costs."""
+    run, kept = tmp_path / "run", tmp_path / "kept"
+    assert command("small", "digits", run, "--steps", 40, "--network", "linear").returncode == 0
+    assert command("keep", run, kept).returncode == 0
+    printed = command("strength", kept)
+    assert printed.returncode == 0, printed.stderr
+    assert "| kept | " in printed.stdout
+    assert "Chosen on the even ones: " in printed.stdout
+    changes = np.array([[0.01, 0.0], [0.02, -0.005], [0.03, -0.009], [0.05, -0.02]])
+    assert table._best_strength(changes) == 0.75
