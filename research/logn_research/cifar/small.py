@@ -109,5 +109,6 @@ def train(problem: Problem, kind: str, run: Path, *, seed: int = 0, balanced: bo
     np.savez(run / "class_layer.npz", weight=weight, bias=bias)
     imbalance = float(counts.max() / counts.min())
     loss_name = "balanced_softmax" if balanced else "cross_entropy"
-    settings = {"data": problem.name, "imbalance": imbalance, "loss": loss_name, "seed": seed, "network": kind}
-    (run / "run.json").write_text(json.dumps({**settings, "precision": "float32", "steps": steps}) + "\n")
+    settings = {"data": problem.name, "network": kind, "imbalance": imbalance, "loss": loss_name, "seed": seed}
+    epochs = round(steps * BATCH / len(problem.labels))
+    (run / "run.json").write_text(json.dumps({**settings, "precision": "float32", "epochs": epochs}) + "\n")
