@@ -74,16 +74,19 @@ def _row(
     drawn: npt.NDArray[np.int64],
 ) -> Row:
     right = logits.argmax(axis=1) == labels
-    of_class = np.bincount(labels, right, len(counts)) / np.bincount(labels, minlength=len(counts))
+    number = np.bincount(labels, minlength=len(counts))
+    of_class = np.divide(
+        np.bincount(labels, right, len(counts)), number, out=np.full(len(counts), np.nan), where=number > 0
+    )
     members = (counts > MANY, (counts >= FEW) & (counts <= MANY), counts < FEW)
     many, medium, few = (float(nan_mean(of_class[member])) for member in members)
-    change = right.astype(float) - plain
+    # Each class counts the same, however many test images it has.
+    change = (right.astype(float) - plain) * len(labels) / (number[labels] * np.count_nonzero(number))
     low, high = np.quantile(change[drawn].mean(axis=1), (0.025, 0.975)) if len(drawn) else (np.nan, np.nan)
-    long_tailed = float(of_class @ (counts / counts.sum()))
+    balanced, long_tailed = _both_accuracies(logits, labels, counts)
     interval = float(change.mean()), float(low), float(high)
-    return Row(
-        method, float(right.mean()), (many, medium, few), long_tailed, calibration_error(logits, right), interval
-    )
+    error = calibration_error(logits, right)
+    return Row(method, float(balanced), (many, medium, few), float(long_tailed), error, interval)
 
 
 def calibration_error(logits: FloatArray, right: npt.NDArray[np.bool_]) -> float:
