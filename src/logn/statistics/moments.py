@@ -240,7 +240,7 @@ class ClassMoments:
         if self._sample is not None:
             keys = self._sample.update(whole, is_finite=finite)
             if self._scored is not None:
-                is_score = self.metadata.background is not None and bound is not None
+                is_score = self._is_softmax_detector and bound is not None
                 self._scored.update(whole, keys, None if is_score else self._top_scores, bound, is_finite=finite)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
@@ -498,6 +498,10 @@ class ClassMoments:
     def _has_rows(self) -> bool:
         return bool(self._sums.totals.count.any())
 
+    @property
+    def _is_softmax_detector(self) -> bool:
+        return self.metadata.background is not None and self.metadata.activation != "sigmoid"
+
     def _objectness_of(self, rows: npt.NDArray[Any], objectness: Any) -> npt.NDArray[Any]:
         """One logit per row, (N, 1)."""
         array = objectness if is_torch_tensor(objectness) else np.asarray(objectness)
@@ -542,7 +546,7 @@ class ClassMoments:
     def _top_scores(self, whole: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The highest score of a class in each row; of a softmax the probability of all classes together."""
         rows = whole[:, : self.num_columns]
-        if self.metadata.background is not None:
+        if self._is_softmax_detector:
             return np.asarray(1.0 - softmax(rows)[:, self.metadata.background])
         highest = sigmoid(rows.max(axis=1))
         return np.asarray(highest * sigmoid(whole[:, -1]) if self._has_objectness else highest)
