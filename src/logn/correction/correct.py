@@ -244,6 +244,8 @@ def correct(
         check_suffix(source, target)
     traits = source.traits  # refuses a model that does not say how its images are prepared
     source.check()
+    # Before the pass over the training images, which may take an hour: these may be refused.
+    there = None if deployed is None else _collect_deployment(source, deployed, progress)
     files = ImageFiles(items)
     moments = source.collect(files, progress=progress)
     with _quiet():
@@ -263,7 +265,6 @@ def correct(
     is_left_alone = recommendation.method == NONE and name == RECOMMENDED and not options.get("force", False)
     if is_left_alone and thresholds is None:
         return found
-    there = None if deployed is None else _collect_deployment(source, deployed, progress)
     maps = _maps(method, moments, recommendation.threshold, there)
     applied = method if isinstance(method, str) else method.method or "the given map"
     points: FoldedPoints | None = None
