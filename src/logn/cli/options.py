@@ -132,11 +132,7 @@ OptionalThresholds = Annotated[str | None, THRESHOLDS]
 At = Annotated[float, option("--at", metavar="N", help="Your score threshold.", callback=_at_least(0, 1))]
 Deployment = Annotated[
     Path | None,
-    option("--deployment", metavar="PATH", help="Images where the model is used, unlabelled, for the threshold."),
-]
-DeploymentStatistics = Annotated[
-    Path | None,
-    option("--deployment", metavar="FILE", help="Statistics of images where the model is used, for the threshold."),
+    option("--deployment", metavar="PATH", help="Where it is used: images; fit, inspect: their statistics."),
 ]
 Bootstrap = Annotated[
     int, option("--bootstrap", metavar="N", help="Draws for the intervals; 0 for none.", callback=_at_least(0))

@@ -113,17 +113,19 @@ class RowSample:
         keys: npt.NDArray[Any],
         *,
         last_column: npt.NDArray[np.float16] | None = None,
+        index: npt.NDArray[np.intp] | None = None,
         is_finite: bool = False,
     ) -> None:
-        """Offer rows by their keys; `last_column` is appended to those that are kept."""
-        candidates = np.arange(len(rows)) if self.limit is None else np.flatnonzero(keys < self.limit)
+        """Offer rows by their keys, or those at `index`; `last_column` is appended to those that are kept."""
+        candidates = np.arange(len(keys)) if self.limit is None else np.flatnonzero(keys < self.limit)
         if len(candidates) == 0:
             return
+        index = np.arange(len(rows)) if index is None else index
         chosen = self._smallest(keys, candidates)
-        if not is_finite and not np.isfinite(rows[chosen]).all():
+        if not is_finite and not np.isfinite(rows[index[chosen]]).all():
             # Rows that cannot be kept must not take the place of others: choose again among those that can.
-            chosen = self._smallest(keys, candidates[np.isfinite(rows[candidates]).all(axis=1)])
-        kept = rows[chosen]
+            chosen = self._smallest(keys, candidates[np.isfinite(rows[index[candidates]]).all(axis=1)])
+        kept = rows[index[chosen]]
         if kept.dtype.itemsize > 4:
             kept = _to_half(kept)
         self._add(kept if last_column is None else np.column_stack([kept, last_column[chosen]]), keys[chosen])
@@ -254,17 +256,15 @@ class ScoredSample:
             is_finite: Whether all rows are surely finite.
         """
         uniform = (keys >> np.uint64(11)) * 2.0**-53
-        highest = None if bound is None else _weights(bound)
+        highest = np.full(len(rows), 1.0 + LEAST_WEIGHT) if bound is None else _weights(bound)
+        index = np.arange(len(rows))
         if self.kept.limit is not None:
             # A little more, as weights are rounded.
-            limit = 1.001 * self.kept.limit * (1.0 + LEAST_WEIGHT if highest is None else highest)
-            chosen = np.flatnonzero(uniform < limit)
-            if len(chosen) == 0:
+            index = np.flatnonzero(uniform < 1.001 * self.kept.limit * highest)
+            if len(index) == 0:
                 return
-            rows, uniform, highest = rows[chosen], uniform[chosen], None if highest is None else highest[chosen]
-        weights = _weights(score(rows)) if score is not None else highest
-        half = np.asarray(weights, np.float16)
-        self.kept.offer(rows, uniform / half, last_column=half, is_finite=is_finite)
+        weights = (highest[index] if score is None else _weights(score(rows[index]))).astype(np.float16)
+        self.kept.offer(rows, uniform[index] / weights, last_column=weights, index=index, is_finite=is_finite)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The content, by the names that files have for it."""

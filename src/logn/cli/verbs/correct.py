@@ -56,9 +56,8 @@ def correct(
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
-    The corrected model keeps its inputs, outputs and speed. It is written only
-    after it was proven; without -o you see what would be done. --thresholds adds
-    one per class, chosen on the labels of --data, so that --at acts as all.
+    It is written only after it was proven; without -o you see what would be done.
+    --thresholds adds one per class, from the labels of --data: --at acts as all.
 
     Examples:
       logn correct best.pt --images train/ -o corrected.pt --trust

@@ -38,7 +38,7 @@ def fit(
     target: options.Target = None,
     strength: options.Strength = None,
     at: options.At = DEFAULT_AT,
-    deployment: options.DeploymentStatistics = None,
+    deployment: options.Deployment = None,
     background: options.BackgroundOption = None,
     activation: options.ActivationOption = None,
     overwrite: options.Overwrite = False,

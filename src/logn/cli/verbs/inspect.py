@@ -31,7 +31,7 @@ def inspect(
     statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="File from logn collect.")],
     counts: options.Counts = None,
     at: options.At = DEFAULT_AT,
-    deployment: options.DeploymentStatistics = None,
+    deployment: options.Deployment = None,
     activation: options.ActivationOption = None,
     plot: Annotated[
         Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
