@@ -64,7 +64,9 @@ def test_an_onnx_file(run, tmp_path, model, images):
     # The threshold that is named keeps as many scores; the sample is in half precision, and some scores are equal.
     rows, change = moments.sample.astype(np.float64), done.json["change"]
     old, new = (1 / (1 + np.exp(-values)) for values in (rows, affine(rows)))
-    assert (new > change["matching"]).sum() <= (old > 0.2).sum() <= (new >= change["matching"]).sum()
+    assert (change["threshold"]["at"], change["threshold"]["basis"]) == (0.2, "training")
+    use = change["threshold"]["use"]
+    assert (new > use).sum() <= (old > 0.2).sum() <= (new >= use).sum()
     assert (old > 0.2).sum() > 100
 
 

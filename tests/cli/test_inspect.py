@@ -69,12 +69,13 @@ def with_rows(tmp_path):
 def test_the_recommendation_and_the_threshold_to_use(run, with_rows):
     result = run("inspect", with_rows, "--at", "0.05")
     assert "Long-tailed: of 20 classes, a frequent class scores" in result.out
-    assert "where you used 0.05." in result.out
+    assert "where you used 0.05, if your images have the class mix of these training images." in result.out
     assert "Recorded: background first, activation softmax" in result.out
-    assert f"To correct it: logn fit {with_rows} -o affine.safetensors" in result.out
-    advice = run("inspect", with_rows, "--at", "0.01", "--json").json["recommendation"]
+    assert f"To correct it: logn fit {with_rows} --at 0.05 -o affine.safetensors" in result.out
+    found = run("inspect", with_rows, "--at", "0.01", "--json").json
+    advice = found["recommendation"]
     assert (advice["method"], advice["head"], advice["threshold"]) == ("recommended", "softmax detector", 0.01)
-    assert advice["matching_threshold"] < 0.01
+    assert found["threshold"]["use"] < 0.01
 
 
 def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_with_a_warning(run, tmp_path):

@@ -8,7 +8,7 @@ from tests import conftest
 
 import logn
 from logn.base.arrays import sigmoid
-from logn.methods.sampled_scores import FEWEST_ABOVE, class_scores, keep_detections, sampled_threshold
+from logn.methods.sampled_scores import FEWEST_ABOVE, class_scores, keep_detections, threshold_after
 from logn.statistics.moments import StatisticsMetadata
 
 LEVELS = np.array([0.0, -1.0, -2.5, -3.0, -5.0])
@@ -96,7 +96,7 @@ def test_a_sigmoid_head_keeps_its_number_of_detections(seed, threshold, objects)
     after = int((factor * sigmoid(affine(rows)) > threshold).sum())
     assert before >= FEWEST_ABOVE
     assert abs(after - before) <= 1  # the sample is the data here; a tie may go either way
-    assert sampled_threshold(moments, affine, threshold, "sigmoid") == pytest.approx(threshold, rel=0.05)
+    assert threshold_after(affine, moments, threshold).use == pytest.approx(threshold, rel=0.05)
 
 
 def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
@@ -106,7 +106,7 @@ def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
     after = np.sort(class_scores(moments, affine, "sigmoid"), axis=None)[::-1]
     level = (before[FEWEST_ABOVE - 1] + before[FEWEST_ABOVE]) / 2
     assert abs(int((after > level).sum()) - FEWEST_ABOVE) <= 1
-    assert sampled_threshold(moments, affine, 0.99, "sigmoid") is None
+    assert threshold_after(affine, moments, 0.99).use is None
 
 
 def test_without_rows_a_sigmoid_map_is_not_shifted():
@@ -118,7 +118,7 @@ def test_the_matching_threshold_keeps_the_number_of_scores():
     moments = moments_of(detector_rows(), background=0)
     found = logn.recommend(moments)
     affine = found.fit(moments)
-    matching = sampled_threshold(moments, affine, found.threshold, "softmax")
+    matching = threshold_after(affine, moments, found.threshold).use
     before, after = (class_scores(moments, part, "softmax") for part in (None, affine))
     assert int((after > matching).sum()) == int((before > found.threshold).sum())
     assert matching < found.threshold

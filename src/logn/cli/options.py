@@ -130,6 +130,10 @@ THRESHOLDS = option("--thresholds", metavar="AIM", help="f1, precision=0.9, reca
 Thresholds = Annotated[str, THRESHOLDS]
 OptionalThresholds = Annotated[str | None, THRESHOLDS]
 At = Annotated[float, option("--at", metavar="N", help="Your score threshold.", callback=_at_least(0, 1))]
+Deployment = Annotated[
+    Path | None,
+    option("--deployment", metavar="PATH", help="Where it is used: images; fit, inspect: their statistics."),
+]
 Bootstrap = Annotated[
     int, option("--bootstrap", metavar="N", help="Draws for the intervals; 0 for none.", callback=_at_least(0))
 ]

@@ -15,15 +15,15 @@ import numpy as np
 from logn.base.arrays import DEFAULT_AT, foreground_columns
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import fit, parse
+from logn.methods.catalog import fit, parse, with_threshold
 from logn.methods.checks import checked_share
 from logn.methods.provenance import LogitFacts, foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
-from logn.methods.sampled_scores import class_scores, sampled_threshold
+from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
-from logn.models.opened import Advance, Traits, ignore
+from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
 from logn.models.write import check_suffix, check_target, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Images that the proof runs on.
 PROOF_IMAGES = 4
+# Images of the deployment below which the threshold is left to chance: at 20, detections come out some 10 % off.
+FEWEST_DEPLOYMENT = 20
 
 
 @dataclass(frozen=True)
@@ -41,43 +43,42 @@ class ScoreChange:
     """What a correction does to the scores, seen on the recorded row sample.
 
     Attributes:
-        threshold: The user's score threshold.
-        matching: The threshold that as many corrected scores exceed as original ones exceed `threshold`; None if the
-            sample holds too few of them.
+        threshold: Which score threshold to use now, and for which class mix; None for classifiers.
         other_best: Share of the rows, weighted by their foreground score, whose top class changes.
         is_classification: Whether each image is one row, of which the top class counts.
     """
 
-    threshold: float
-    matching: float | None
+    threshold: NewThreshold | None
     other_best: float
     is_classification: bool
 
 
-def score_change(moments: ClassMoments, affine: ClassAffine, threshold: float) -> ScoreChange | None:
+def score_change(
+    moments: ClassMoments, affine: ClassAffine, threshold: float, deployment: ClassMoments | None = None
+) -> ScoreChange | None:
     """What `affine` does to the scores at `threshold`; None without a row sample.
 
     Args:
         moments: The statistics of the model.
         affine: The correction.
         threshold: The user's score threshold.
+        deployment: Statistics of the same model over images of the deployment.
 
     Example:
         >>> moments = ClassMoments(2, sample_rows=1000)
         >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)) - 2)
         >>> change = score_change(moments, ClassAffine([1, 1], [0, 1]), 0.5)
-        >>> change.matching > 0.5
+        >>> change.threshold.use > 0.5
         True
     """
     if len(moments.sample) == 0:
         return None
     activation = moments.metadata.settled(affine.background).activation or "sigmoid"
     before, after = (class_scores(moments, part, activation) for part in (None, affine))
-    weight = before.sum(axis=1)
+    weight = before.sum(axis=1) * moments.scored_sample()[2]
     changed = after.argmax(axis=1) != before.argmax(axis=1)
     return ScoreChange(
-        threshold=threshold,
-        matching=sampled_threshold(moments, affine, threshold, activation),
+        threshold=threshold_after(affine, moments, threshold, deployment=deployment),
         other_best=float(weight @ changed / max(float(weight.sum()), np.finfo(np.float64).tiny)),
         is_classification=activation == "softmax" and affine.background is None,
     )
@@ -168,6 +169,7 @@ def correct(
     labels: Any = None,
     label_images: str | os.PathLike[str] | None = None,
     at: float = DEFAULT_AT,
+    deployment: ImageSource | None = None,
     max_images: int | None = None,
     like: Any = None,
     trust: bool = False,
@@ -198,6 +200,9 @@ def correct(
         labels: Labelled images to choose thresholds on: COCO, LVIS, YOLO or VOC. Given thresholds need none.
         label_images: Folder that the image paths of `labels` start from; by default that of the labels.
         at: The score threshold that you use the model with.
+        deployment: Unlabelled images from where the model is used, a folder or list as `images`; 100 suffice. The new
+            threshold, and the common shift of a sigmoid head, then hold for their class mix instead of that of
+            training. Not with `thresholds`, which come from labels.
         max_images: Take at most this many images, spread evenly.
         like: How images are prepared, for ONNX files and functions that do not say it: a preset such as "yolox", a JSON
             file with fields of `Preprocessing`, or a `Preprocessing`.
@@ -231,6 +236,7 @@ def correct(
 
         check_goal(thresholds, labels)
     items = choose_images(images, max_images)
+    deployed = None if deployment is None else _deployment_images(deployment, thresholds)
     if target is not None:
         check_target(model, target, overwrite=overwrite)
     source = open_model(model, Hints(like=like, trust=trust, **hints))
@@ -238,6 +244,8 @@ def correct(
         check_suffix(source, target)
     traits = source.traits  # refuses a model that does not say how its images are prepared
     source.check()
+    # Before the pass over the training images, which may take an hour: these may be refused.
+    there = None if deployed is None else _collect_deployment(source, deployed, progress)
     files = ImageFiles(items)
     moments = source.collect(files, progress=progress)
     with _quiet():
@@ -257,7 +265,7 @@ def correct(
     is_left_alone = recommendation.method == NONE and name == RECOMMENDED and not options.get("force", False)
     if is_left_alone and thresholds is None:
         return found
-    maps = _maps(method, moments, recommendation.threshold)
+    maps = _maps(method, moments, recommendation.threshold, there)
     applied = method if isinstance(method, str) else method.method or "the given map"
     points: FoldedPoints | None = None
     if thresholds is not None:
@@ -278,20 +286,46 @@ def correct(
         output=target,
         method=applied,
         maps=maps,
-        change=score_change(moments[0], maps[0], recommendation.threshold),
+        change=score_change(moments[0], maps[0], recommendation.threshold, there and there[0]),
         proof=proof,
         files=written,
         thresholds=points,
     )
 
 
-def _maps(method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float) -> tuple[ClassAffine, ...]:
+def _deployment_images(source: ImageSource, thresholds: Any) -> ImageFiles:
+    """The images of the deployment, if they are enough and of use."""
+    if thresholds is not None:
+        raise InputError("`deployment` is for one threshold over all classes: leave it out beside `thresholds`.")
+    files = ImageFiles(choose_images(source))
+    _check_enough(len(files.items))
+    return files
+
+
+def _check_enough(count: int) -> None:
+    """Refuse few images, whose class mix is chance: the threshold for the class mix of training is no worse."""
+    if count < FEWEST_DEPLOYMENT:
+        raise InputError(
+            f"`deployment` has {count:,} images that can be read, too few to find a threshold on: pass at least "
+            f"{FEWEST_DEPLOYMENT}, better 100, or leave it out."
+        )
+
+
+def _collect_deployment(source: OpenedModel, files: ImageFiles, progress: Advance) -> Stages:
+    """Statistics of the model over the images of the deployment."""
+    moments = source.collect(files, progress=progress)
+    _check_enough(len(files.items) - len(files.unreadable))
+    return moments
+
+
+def _maps(
+    method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float, deployment: Stages | None = None
+) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
-        name, chosen = parse(method)
-        options: dict[str, Any] = {"threshold": threshold} if name == RECOMMENDED and "threshold" not in chosen else {}
+        spec, there = with_threshold(method, threshold), deployment or [None] * len(moments)
         with _quiet():
-            return tuple(fit(method, part, **options) for part in moments)
+            return tuple(fit(spec, part, deployment=other) for part, other in zip(moments, there, strict=True))
     if len(moments) > 1:
         raise InputError(
             f"The model has {len(moments)} sets of class logits, but a given map fits one; pass the name of a method, "

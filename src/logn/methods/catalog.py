@@ -43,7 +43,7 @@ METHODS: dict[str, Callable[..., ClassAffine]] = {
     "temperature": temperature,
 }
 # What `fit` hands to a method; everything else in a signature, and `target` and `activation`, are options.
-INPUTS = ("moments", "counts", "dimensions", "weight", "bias", "num_columns", "background", "active")
+INPUTS = ("moments", "counts", "dimensions", "weight", "bias", "num_columns", "background", "active", "deployment")
 UNIFORM, TRAINING = "uniform", "training"
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -57,6 +57,7 @@ def fit(
     weight: Any = None,
     bias: Any = None,
     target: ClassCounts | npt.ArrayLike | str | None = None,
+    deployment: ClassMoments | None = None,
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
     num_columns: int | None = None,
@@ -75,6 +76,7 @@ def fit(
         bias: Bias of the classifier, for tau-norm.
         target: Class mix of the deployment, for methods that can aim at one: shares of the foreground classes,
             "uniform" (the default), "training" (the counts, else the model's mean probability) or the path of a file.
+        deployment: Statistics of the same model over images of the deployment, for `recommended`.
         background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
         activation: "softmax", "sigmoid", or "recorded".
         num_columns: Columns of the logits, for none and temperature where neither statistics nor counts tell.
@@ -99,6 +101,7 @@ def fit(
         "background": head.background,
         "activation": head.activation,
         "target": None,
+        "deployment": deployment,
     }
     parameters = inspect.signature(METHODS[name]).parameters
     if "target" in parameters:
@@ -152,6 +155,19 @@ def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dic
     return name, chosen
 
 
+def with_threshold(spec: str, at: float) -> str:
+    """The specification with the user's score threshold as an option, where the method takes one and it has none.
+
+    Example:
+        >>> with_threshold("recommended", 0.5), with_threshold("logn", 0.5)
+        ('recommended:threshold=0.5', 'logn')
+    """
+    name, chosen = parse(spec)
+    if "threshold" in chosen or "threshold" not in inspect.signature(METHODS[name]).parameters:
+        return spec
+    return f"{spec}{',' if ':' in spec else ':'}threshold={at!r}"
+
+
 def needs(name: str) -> tuple[str, ...]:
     """What a method cannot do without: the inputs of its signature that have no default.
 
@@ -171,7 +187,7 @@ def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected the inputs of methods to be among moments, counts, dimensions, weight, bias, \
-target, background, activation, num_columns, but got `count`.
+target, deployment, background, activation, num_columns, but got `count`.
     """
     allowed = [name for name in inspect.signature(fit).parameters if name not in ("spec", "options")]
     unknown = next((name for name in inputs if name not in allowed), None)

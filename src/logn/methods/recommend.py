@@ -1,6 +1,6 @@
 """What LogN recommends for a model, from its statistics alone: every entry point takes its answer from here.
 
-The recommendation is one formula for every head, half of the prior: a class is lowered by half of the logarithm by
+The recommendation is one formula for every head, a part of the prior: a class is lowered by a share of the logarithm by
 which its mean probability exceeds that of the lowest class (research/docs/strong-detectors.md has the evidence). Where
 the classes are level, where chance may explain what sets them apart, and where the training has balanced them, it is
 to do nothing.
@@ -19,12 +19,19 @@ from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
-from logn.methods.sampled_scores import keep_detections
+from logn.methods.sampled_scores import basis_of, keep_detections
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 RECOMMENDED, NONE = "recommended", "none"
-STRENGTH: Final = 0.5
+# How much of the prior to take away: of detectors and sigmoid heads, and of classifiers.
+DETECTOR_STRENGTH: Final = 0.5
+CLASSIFIER_STRENGTH: Final = 0.5
+# What a share of the prior changes for a classifier, in points of accuracy: on a balanced test set, and on one as
+# long-tailed as training. Every text about the trade is made from this table.
+TRADE_BENCHMARK: Final = "CIFAR-100-LT"
+TRADE_SOURCE: Final = "research/docs/strong-detectors.md"
+CLASSIFIER_TRADE: Final = {0.5: (1.8, -1.3), 0.75: (2.8, -1.8), 1.0: (3.4, -3.3)}
 # What the lowest class keeps from the mean of all, beside a background: the margin, which the strength does not move.
 MARGIN_SHARE: Final = 0.5
 # Below this ratio between the mean scores of frequent and rare classes there is little to correct.
@@ -75,21 +82,26 @@ class Recommendation:
         self,
         moments: ClassMoments,
         *,
-        strength: float = STRENGTH,
+        strength: float | None = None,
         force: bool = False,
         target: npt.ArrayLike | None = None,
         active: npt.ArrayLike | None = None,
+        deployment: ClassMoments | None = None,
     ) -> ClassAffine:
         """The recommended map; it changes nothing where the method is "none".
 
         Args:
             moments: The statistics that were judged.
-            strength: How much of the prior to take away, from 0 to 1. Beside a background, the margin is the same at
-                every strength: 0 is the margin alone.
+            strength: How much of the prior to take away, from 0 to 1; None for what is recommended. Beside a
+                background, the margin is the same at every strength: 0 is the margin alone.
             force: Fit the map where the method is "none", too.
             target: Share of each foreground class where the model will be used; None for equal shares.
             active: Which columns are live, one boolean per column.
+            deployment: Statistics of the same model over images of the deployment. The common shift of a sigmoid head
+                then keeps the number of detections there.
         """
+        source = basis_of(moments, deployment)
+        strength = self.strength if strength is None else strength
         head = moments.metadata.with_changes(background=self.background, activation=self.activation)
         if self.method == NONE and not force:
             return ClassAffine.identity(moments.num_columns, background=self.background).with_source(head)
@@ -102,8 +114,33 @@ class Recommendation:
         settings = {"statistic": "prior", "use_std": False}
         affine = shifted_classes(values, live, strength, margin, target, head, settings=settings)
         if self.activation == "sigmoid":
-            affine = keep_detections(affine, moments, self.threshold)
+            affine = keep_detections(affine, source, self.threshold)
         return replace(affine, method=RECOMMENDED)
+
+    @property
+    def strength(self) -> float:
+        """How much of the prior to take away from such a head."""
+        return CLASSIFIER_STRENGTH if self.head == "classifier" else DETECTOR_STRENGTH
+
+    @property
+    def trade(self) -> str:
+        """What the recommended and the full strength gain and cost, for classifiers; else empty.
+
+        Example:
+            >>> moments = ClassMoments(2)
+            >>> moments.update(np.tile([[3.0, -2.0], [4.0, -1.0]], (200, 1)))
+            >>> recommend(moments, activation="softmax").trade.startswith("On CIFAR-100-LT, ")
+            True
+        """
+        if self.head != "classifier" or self.method == NONE:
+            return ""
+        shares = dict.fromkeys((self.strength, 1.0))
+        (gain, loss), *full = (CLASSIFIER_TRADE[share] for share in shares)
+        text = (
+            f"On {TRADE_BENCHMARK}, {share_of_prior(self.strength)} changes the accuracy by {gain:+g} points on a "
+            f"balanced test and {loss:+g} on a long-tailed one"
+        )
+        return f"{text}; {share_of_prior(1.0)} by {full[0][0]:+g} and {full[0][1]:+g}." if full else f"{text}."
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -169,17 +206,31 @@ def recommend(
 def recommended(
     moments: ClassMoments,
     *,
-    strength: float = STRENGTH,
+    strength: float | None = None,
     force: bool = False,
     threshold: float = DEFAULT_AT,
     target: npt.ArrayLike | None = None,
     active: npt.ArrayLike | None = None,
+    deployment: ClassMoments | None = None,
     background: int | str | None = "recorded",
     activation: str | None = "recorded",
 ) -> ClassAffine:
     """The map that `recommend` recommends: the method `recommended`."""
     recommendation = recommend(moments, threshold=threshold, background=background, activation=activation)
-    return recommendation.fit(moments, strength=strength, force=force, target=target, active=active)
+    return recommendation.fit(
+        moments, strength=strength, force=force, target=target, active=active, deployment=deployment
+    )
+
+
+def share_of_prior(strength: float) -> str:
+    """A strength in words.
+
+    Example:
+        >>> share_of_prior(0.5), share_of_prior(0.3)
+        ('half of the prior', '0.3 of the prior')
+    """
+    words = {0.25: "a quarter", 0.5: "half", 0.75: "three quarters"}
+    return "the full prior" if strength == 1 else f"{words.get(strength, f'{strength:g}')} of the prior"
 
 
 def _has_image_rows(head: StatisticsMetadata) -> bool:
@@ -264,7 +315,7 @@ _EXPECT = {
         "Rare classes are found more often, frequent ones about as often. All scores become lower: choose your score "
         "threshold again."
     ),
-    "classifier": "Rare classes are predicted more often, at about the same accuracy over all images.",
+    "classifier": "Rare classes are predicted more often, frequent ones less often.",
     "sigmoid head": (
         "Rare classes are found more often at the same number of detections; AP hardly moves. With labels, a threshold "
         "per class gives more: `logn thresholds`."

@@ -21,7 +21,7 @@ from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Compar
 from logn.measure.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, change_text, points, tone
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import SHOWN_AT, recall_name
-from logn.measure.detection.threshold_curve import ThresholdCurve
+from logn.measure.detection.threshold_curve import ThresholdCurve, describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import needs
@@ -180,11 +180,12 @@ def cards(comparison: Comparison, focus: MethodResult) -> list[Section]:
 def _threshold_card(before: ThresholdCurve | None, after: ThresholdCurve | None) -> list[Section]:
     if before is None or after is None:
         return []
+    found, false_alarms = after.outcome
     remarks = [
-        f"{before.found_at:,} → {after.found_use:,} of {after.objects:,} found",
-        f"{before.false_alarms_at:,} → {after.false_alarms_use:,} false alarms",
+        f"{before.found_at:,} → {found:,} of {after.objects:,} found",
+        f"{before.false_alarms_at:,} → {false_alarms:,} false alarms",
     ]
-    use = "keep it" if after.use == before.at else f"use {after.use:.2g}"
+    use = "keep it" if after.new.stays else f"use {after.use:.2g}"
     return [{"title": "Score threshold", "before": f"{before.at:g}", "after": use, "remarks": remarks, "tone": "flat"}]
 
 
@@ -415,7 +416,6 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
     if before is None or after is None:
         raise InputError("The comparison has no threshold curves. Compare again.")
     x, y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)
-    (card,) = _threshold_card(before, after)
 
     def line(curve: ThresholdCurve, values: Sequence[float | None], at: float) -> Section:
         places = [(x(t), y(value)) for t, value in zip(curve.thresholds, values, strict=True) if value is not None]
@@ -428,7 +428,7 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
     for title in sides[0]:
         lines = {"before": line(before, sides[0][title], before.at), "after": line(after, sides[1][title], after.use)}
         charts.append({"title": title, "x": x, "y": y, **lines})
-    return {"card": card, "charts": charts, "best": (before.best, after.best)}
+    return {"sentence": describe_threshold(before, after), "charts": charts, "best": (before.best, after.best)}
 
 
 def confusions(comparison: Comparison, focus: MethodResult) -> Section:

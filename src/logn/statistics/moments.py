@@ -12,17 +12,25 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, FloatArray, as_rows, check_background, is_torch_tensor, ratio, sigmoid
+from logn.base.arrays import (
+    ACTIVATIONS,
+    FloatArray,
+    as_rows,
+    check_background,
+    is_torch_tensor,
+    ratio,
+    sigmoid,
+    softmax,
+)
 from logn.base.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.errors import InputError, warn
-from logn.statistics.row_sample import RowSample
-from logn.statistics.sums import LOSING, VECTORS, WHOLE_NUMBERS, ProbabilitySums, RunningSums, Totals
+from logn.statistics.row_sample import Arrays, RowSample, ScoredSample, check_sample, scored_rows
+from logn.statistics.sums import LOSING, VECTORS, ProbabilitySums, RunningSums, Totals, check_vectors
 
 FILE_FORMAT = "logn.statistics"
-FILE_SCHEMA = 3
+FILE_SCHEMA = 4
 Nonfinite = Literal["error", "skip"]
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,18 @@ class StatisticsMetadata:
         if self.activation is not None:
             return (self.activation,)
         return ACTIVATIONS if self.background is None else ("softmax",)
+
+    @property
+    def scored_by(self) -> str | None:
+        """The activation whose scores a threshold may cut: None for a softmax over classes alone.
+
+        Example:
+            >>> StatisticsMetadata(background=0).scored_by, StatisticsMetadata(population="images").scored_by
+            ('softmax', None)
+        """
+        settled = self.settled()
+        activation = settled.activation or "sigmoid"
+        return None if activation == "softmax" and settled.background is None else activation
 
     def with_changes(self, **changes: Any) -> StatisticsMetadata:
         """A copy with some fields replaced."""
@@ -148,8 +168,8 @@ class ClassMoments:
         num_columns: Columns of the logits, the background included.
         nonfinite: "error" refuses NaN and infinity and names the class; "skip" leaves such values out and counts
             them in `skipped`.
-        sample_rows: How many rows to keep as an unbiased sample, in float16. Matching thresholds needs some
-            thousands; 0 keeps none.
+        sample_rows: How many rows to keep as an unbiased sample, in float16; 0 keeps none. Of heads whose scores a
+            threshold may cut, up to twice as many rows with high scores are kept beside it.
         mean_probability: Whether to add up the probabilities of each class too, which `logn.recommend` needs; it takes
             about as long as a softmax of the rows. Where the activation is unknown and there is no background, both
             softmax and sigmoid are added up.
@@ -188,7 +208,7 @@ class ClassMoments:
         self._sums = RunningSums(Totals.zeros(self.num_columns))
         # With an objectness, it is the last column of the sample.
         self._has_objectness = False
-        self._sample = self._new_sample(sample_rows) if sample_rows else None
+        self._sample, self._scored = self._new_samples(sample_rows)
         self._probabilities = ProbabilitySums(self.num_columns) if mean_probability else None
 
     def update(self, logits: Any, objectness: Any = None) -> None:
@@ -214,15 +234,14 @@ class ClassMoments:
             whole = np.column_stack([rows, self._objectness_of(rows, objectness)])
         self._settle_objectness(has_objectness, seen=self._has_rows)
         finite = self._sums.add(rows, self.nonfinite)
+        if has_objectness:
+            finite = finite and bool(np.isfinite(whole[:, -1]).all())
+        bound = self._add_probabilities(whole, finite=finite)
         if self._sample is not None:
-            self._sample.update(whole)
-        if self._probabilities is not None:
-            if not finite or has_objectness:
-                whole = whole[np.isfinite(whole).all(axis=1)]
-            weights = sigmoid(whole[:, -1]) if has_objectness else None
-            losing = (LOSING,) if self.metadata.background is None and "softmax" in self.metadata.activations else ()
-            kinds = (*self.metadata.activations, *losing)
-            self._probabilities.update(whole[:, : self.num_columns], kinds, weights)
+            keys = self._sample.update(whole, is_finite=finite)
+            if self._scored is not None:
+                is_score = self._is_softmax_detector and bound is not None
+                self._scored.update(whole, keys, None if is_score else self._top_scores, bound, is_finite=finite)
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add the statistics of `other`, in place, and return self; those of another model or layer are refused."""
@@ -277,7 +296,7 @@ class ClassMoments:
             [2.0]
         """
         self.metadata, self.num_columns, self._sums = other.metadata, other.num_columns, other._sums
-        self._has_objectness, self._sample = other._has_objectness, other._sample
+        self._has_objectness, self._sample, self._scored = other._has_objectness, other._sample, other._scored
         self._probabilities = other._probabilities
 
     def new_part(self) -> ClassMoments:
@@ -299,6 +318,8 @@ class ClassMoments:
         )
         if self._sample is not None and part._sample is not None:
             part._sample.limit = self._sample.limit
+        if self._scored is not None and part._scored is not None:
+            part._scored.kept.limit = self._scored.kept.limit
         return part
 
     @property
@@ -350,6 +371,29 @@ class ClassMoments:
         if not self._has_objectness:
             return None
         return np.empty(0, np.float16) if self._sample is None else self._sample.rows[:, -1].copy()
+
+    def scored_sample(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Rows to ask about scores: among them many of high ones, which are rare in the unbiased sample.
+
+        Returns:
+            The logits (k, C), the probability (k,) of the objectness, 1 for heads without one, and how many rows each
+            of them stands for (k,).
+
+        Example:
+            >>> moments = ClassMoments(2, sample_rows=50, metadata=StatisticsMetadata(activation="sigmoid"))
+            >>> moments.update(np.repeat([[-8.0, -9.0], [2.0, -9.0]], [9900, 100], axis=0))
+            >>> logits, objectness, stands_for = moments.scored_sample()
+            >>> int((logits > 0).sum()) > 50, round(float(stands_for[logits[:, 0] > 0].sum()), -1)
+            (True, 100.0)
+        """
+        if self._scored is None:
+            rows = np.empty((0, self.num_columns + self._has_objectness)) if self._sample is None else self._sample.rows
+            stands_for = np.ones(len(rows))
+        else:
+            rows, stands_for = self._scored.rows, self._scored.stands_for
+        values = rows.astype(np.float64)
+        objectness = sigmoid(values[:, -1]) if self._has_objectness else np.ones(len(values))
+        return values[:, : self.num_columns], objectness, stands_for
 
     @property
     def sample_rows(self) -> int:
@@ -425,6 +469,8 @@ class ClassMoments:
             arrays |= {"sample_rows": self.sample, "sample_keys": self._sample.keys.copy()}
         if (objectness := self.sample_objectness) is not None:
             arrays["sample_objectness"] = objectness
+        if self._scored is not None:
+            arrays |= self._scored.to_arrays()
         return arrays if self._probabilities is None else arrays | self._probabilities.to_arrays()
 
     @classmethod
@@ -432,8 +478,8 @@ class ClassMoments:
         cls, arrays: Arrays, metadata: StatisticsMetadata | None = None, nonfinite: Nonfinite = "error"
     ) -> ClassMoments:
         """The opposite of `to_arrays`; arrays that do not fit together are refused."""
-        _check_vectors(arrays)
-        capacity = _check_sample(arrays)
+        check_vectors(arrays)
+        capacity = check_sample(arrays)
         moments = cls(len(arrays["count"]), nonfinite=nonfinite, sample_rows=capacity, metadata=metadata)
         moments._sums = RunningSums(Totals(**{name: arrays[name].copy() for name in VECTORS}))
         moments._has_objectness = "sample_objectness" in arrays
@@ -441,7 +487,9 @@ class ClassMoments:
             rows = arrays["sample_rows"]
             if moments._has_objectness:
                 rows = np.column_stack([rows, arrays["sample_objectness"]])
-            moments._sample = moments._new_sample(capacity, rows.copy(), arrays["sample_keys"].copy())
+            moments._sample = RowSample(rows.shape[1], capacity, rows.copy(), arrays["sample_keys"].copy())
+            is_scored = moments.metadata.scored_by is not None
+            moments._scored = ScoredSample.from_arrays(arrays, rows.shape[1]) if is_scored else None
         moments._probabilities = ProbabilitySums.from_arrays(arrays, moments.num_columns)
         return moments
 
@@ -465,6 +513,10 @@ class ClassMoments:
     def _has_rows(self) -> bool:
         return bool(self._sums.totals.count.any())
 
+    @property
+    def _is_softmax_detector(self) -> bool:
+        return self.metadata.background is not None and self.metadata.activation != "sigmoid"
+
     def _objectness_of(self, rows: npt.NDArray[Any], objectness: Any) -> npt.NDArray[Any]:
         """One logit per row, (N, 1)."""
         array = objectness if is_torch_tensor(objectness) else np.asarray(objectness)
@@ -485,11 +537,35 @@ class ClassMoments:
         if seen:
             raise InputError("Some rows have an `objectness` and some have none: pass it with all rows or with none.")
         self._has_objectness = has_objectness
-        if self._sample is not None:
-            self._sample = self._new_sample(self._sample.capacity)
+        self._sample, self._scored = self._new_samples(self.sample_rows)
 
-    def _new_sample(self, capacity: int, *rows_and_keys: Any) -> RowSample:
-        return RowSample(self.num_columns + self._has_objectness, capacity, *rows_and_keys)
+    def _new_samples(self, capacity: int) -> tuple[RowSample | None, ScoredSample | None]:
+        """Empty samples; none of high scores for heads without a threshold."""
+        width = self.num_columns + self._has_objectness
+        if not capacity:
+            return None, None
+        is_scored = self.metadata.scored_by is not None
+        scored = ScoredSample(width, scored_rows(self.num_columns, capacity)) if is_scored else None
+        return RowSample(width, capacity), scored
+
+    def _add_probabilities(self, whole: npt.NDArray[Any], *, finite: bool) -> npt.NDArray[Any] | None:
+        """Add up the probabilities; for each row a number that no score exceeds, None where it is not known."""
+        if self._probabilities is None:
+            return None
+        rows = whole if finite else whole[np.isfinite(whole).all(axis=1)]
+        weights = sigmoid(rows[:, -1]) if self._has_objectness else None
+        logits, known = rows[:, : self.num_columns], self.metadata
+        losing = (LOSING,) if known.background is None and "softmax" in known.activations else ()
+        bound = self._probabilities.update(logits, (*known.activations, *losing), weights, known.background)
+        return bound if len(rows) == len(whole) else None
+
+    def _top_scores(self, whole: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The highest score of a class in each row; of a softmax the probability of all classes together."""
+        rows = whole[:, : self.num_columns]
+        if self._is_softmax_detector:
+            return np.asarray(1.0 - softmax(rows)[:, self.metadata.background])
+        highest = sigmoid(rows.max(axis=1))
+        return np.asarray(highest * sigmoid(whole[:, -1]) if self._has_objectness else highest)
 
     def _merge_samples_and_probabilities(self, other: ClassMoments, *, seen: bool) -> None:
         """Check that `other` may be merged, and take over all that it holds beside the sums."""
@@ -505,11 +581,18 @@ class ClassMoments:
             raise InputError("Only one of the statistics has a row sample: collect both with `sample_rows`, or none.")
         # Drop the sample if any merged rows were not sampled.
         if joins and other._sample is None:
-            self._sample = None
+            self._sample = self._scored = None
         elif other._sample is not None and (joins or not seen):
-            self._sample = self._sample or self._new_sample(other._sample.capacity)
-            self._sample.merge(other._sample)
+            if self._sample is None:
+                self._sample, self._scored = self._new_samples(other.sample_rows)
+            self._merge_samples(other)
         self._merge_probabilities(other._probabilities, seen, joins)
+
+    def _merge_samples(self, other: ClassMoments) -> None:
+        if self._sample is not None and other._sample is not None:
+            self._sample.merge(other._sample)
+        if self._scored is not None and other._scored is not None:
+            self._scored.merge(other._scored)
 
     def _merge_probabilities(self, other: ProbabilitySums | None, seen: bool, joins: bool) -> None:
         mine = self._probabilities
@@ -524,47 +607,3 @@ class ClassMoments:
         elif other is not None and not (seen and mine is None):
             self._probabilities = mine or ProbabilitySums(self.num_columns)
             self._probabilities.merge(other)
-
-
-def _check_vectors(arrays: Arrays) -> None:
-    for name in VECTORS:
-        if name not in arrays:
-            raise InputError(f"`{name}` is missing.")
-        vector = arrays[name]
-        if vector.dtype != np.float64 or vector.ndim != 1 or vector.shape != arrays["count"].shape:
-            raise InputError(f"`{name}` should be one float64 per class, but is {vector.dtype} {vector.shape}.")
-        if len(vector) == 0:
-            raise InputError(f"`{name}` is empty.")
-        checks = {
-            "is not finite": ~np.isfinite(vector),
-            "is negative": (vector < 0) & (name != "mean"),
-            "is not a whole number": (vector != np.floor(vector)) & (name in WHOLE_NUMBERS),
-            "is not 0 though fewer than two values were seen": (vector > 0) & (name == "m2") & (arrays["count"] < 2),
-        }
-        for problem, where in checks.items():
-            if where.any():
-                raise InputError(f"`{name}` {problem} for class {int(np.flatnonzero(where)[0])}.")
-
-
-def _check_sample(arrays: Arrays) -> int:
-    """The capacity of the sample; 0 where there is none."""
-    rows, keys, objectness = (arrays.get(f"sample_{name}") for name in ("rows", "keys", "objectness"))
-    if objectness is not None:
-        expected = 0 if rows is None else len(rows)
-        if objectness.dtype != np.float16 or objectness.shape != (expected,) or not np.isfinite(objectness).all():
-            raise InputError("`sample_objectness` should be one finite float16 per sampled row.")
-    capacity = arrays.get("sample_capacity")
-    if rows is None and keys is None and capacity is None:
-        return 0
-    if rows is None or keys is None or capacity is None or capacity.shape != (1,) or int(capacity[0]) < 1:
-        raise InputError("`sample_rows`, `sample_keys` and `sample_capacity` go together.")
-    most, columns = int(capacity[0]), len(arrays["count"])
-    if rows.dtype != np.float16 or rows.ndim != 2 or rows.shape[1] != columns or len(rows) > most:
-        raise InputError(
-            f"`sample_rows` should be float16 (at most {most}, {columns}), but is {rows.dtype} {rows.shape}."
-        )
-    if keys.dtype != np.uint64 or keys.shape != (len(rows),) or (keys[1:] < keys[:-1]).any():
-        raise InputError("`sample_keys` should be one ascending uint64 per sampled row.")
-    if not np.isfinite(rows).all():
-        raise InputError("`sample_rows` is not finite.")
-    return most

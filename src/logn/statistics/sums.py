@@ -231,7 +231,7 @@ class ProbabilitySums:
 
     Example:
         >>> probabilities = ProbabilitySums(2)
-        >>> probabilities.update(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]), ("softmax",))
+        >>> _ = probabilities.update(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]), ("softmax",))
         >>> probabilities.mean("softmax").round(6).tolist()
         [0.375, 0.625]
     """
@@ -241,13 +241,22 @@ class ProbabilitySums:
         self.rows = rows
         self.sums: dict[str, FloatArray] = dict(sums or {})
 
-    def update(self, rows: npt.NDArray[Any], kinds: tuple[str, ...], weights: npt.NDArray[Any] | None = None) -> None:
+    def update(
+        self,
+        rows: npt.NDArray[Any],
+        kinds: tuple[str, ...],
+        weights: npt.NDArray[Any] | None = None,
+        background: int | None = None,
+    ) -> npt.NDArray[Any]:
         """Add (N, C) finite `rows`; each of the `weights` multiplies the probabilities of its row.
 
         A kind (an activation, or LOSING beside softmax) that earlier rows were not summed for is left out.
+
+        Returns:
+            For each row a number that the score of no class exceeds: the probability of all classes together.
         """
         if len(rows) == 0:
-            return
+            return np.empty(0)
         kept = [kind for kind in kinds if not self.rows or kind in self.sums]
         self.sums = {kind: self.sums.get(kind, np.zeros(self._num_columns)) for kind in kept}
         self.rows += len(rows)
@@ -256,8 +265,10 @@ class ProbabilitySums:
         factors = np.ones(len(rows), working) if weights is None else weights.astype(working, copy=False)
         size = max(1, BLOCK_VALUES // self._num_columns)
         scratch = np.empty((2, min(size, len(rows)), self._num_columns), working)
-        for block, factor in zip(row_blocks(rows, size), row_blocks(factors, size), strict=True):
-            self._add_block(block, factor, scratch[:, : len(block)])
+        bounds = np.ones(len(rows), working)
+        for block, factor, bound in zip(*(row_blocks(part, size) for part in (rows, factors, bounds)), strict=True):
+            self._add_block(block, factor, scratch[:, : len(block)], bound, background)
+        return bounds if weights is None else bounds * factors
 
     def merge(self, other: ProbabilitySums) -> None:
         """Add the sums of other rows; the activations that both sides have are kept."""
@@ -305,26 +316,39 @@ class ProbabilitySums:
 
     # What leaves the range of float32 shows in the sums; no need to warn of it.
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
-    def _add_block(self, block: npt.NDArray[Any], factor: npt.NDArray[Any], scratch: npt.NDArray[Any]) -> None:
+    def _add_block(
+        self,
+        block: npt.NDArray[Any],
+        factor: npt.NDArray[Any],
+        scratch: npt.NDArray[Any],
+        bound: npt.NDArray[Any],
+        background: int | None,
+    ) -> None:
         exponentials, odds = scratch
+        ones = np.ones(self._num_columns, scratch.dtype)
         if block.dtype == np.float16 and scratch.dtype == np.float32:
             np.exp(widen(block, out=exponentials), out=exponentials)
         else:
             np.exp(block, out=exponentials, dtype=scratch.dtype)
         if "softmax" in self.sums:
             # Not shifted by the highest logit of the row, which costs a pass: the sums tell whether it was needed.
-            mass = exponentials @ np.ones(self._num_columns, scratch.dtype)
+            mass = exponentials @ ones
             safe = mass.min() > SMALLEST_MASS and mass.max() < LARGEST_MASS
             self.sums["softmax"] += (factor / mass) @ exponentials if safe else factor @ softmax(block)
             if LOSING in self.sums:
                 self.sums[LOSING] += (
                     _of_losers(exponentials, factor / mass) if safe else _of_losers(softmax(block), factor)
                 )
+            if safe and background is not None:
+                np.subtract(1.0, exponentials[:, background] / mass, out=bound)
         if "sigmoid" in self.sums:
             np.add(exponentials, 1.0, out=odds)
             np.divide(exponentials, odds, out=exponentials)
             total = factor @ exponentials
-            self.sums["sigmoid"] += total if np.isfinite(total).all() else factor @ sigmoid(block)
+            is_exact = bool(np.isfinite(total).all())
+            self.sums["sigmoid"] += total if is_exact else factor @ sigmoid(block)
+            if is_exact:
+                np.matmul(exponentials, ones, out=bound)
 
 
 def _of_losers(values: npt.NDArray[Any], factor: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -335,3 +359,24 @@ def _of_losers(values: npt.NDArray[Any], factor: npt.NDArray[Any]) -> npt.NDArra
     total: npt.NDArray[Any] = factor @ values
     values[rows, top] = highest
     return total
+
+
+def check_vectors(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuse count, mean, M2 and skipped values of a file that do not fit together."""
+    for name in VECTORS:
+        if name not in arrays:
+            raise InputError(f"`{name}` is missing.")
+        vector = arrays[name]
+        if vector.dtype != np.float64 or vector.ndim != 1 or vector.shape != arrays["count"].shape:
+            raise InputError(f"`{name}` should be one float64 per class, but is {vector.dtype} {vector.shape}.")
+        if len(vector) == 0:
+            raise InputError(f"`{name}` is empty.")
+        checks = {
+            "is not finite": ~np.isfinite(vector),
+            "is negative": (vector < 0) & (name != "mean"),
+            "is not a whole number": (vector != np.floor(vector)) & (name in WHOLE_NUMBERS),
+            "is not 0 though fewer than two values were seen": (vector > 0) & (name == "m2") & (arrays["count"] < 2),
+        }
+        for problem, where in checks.items():
+            if where.any():
+                raise InputError(f"`{name}` {problem} for class {int(np.flatnonzero(where)[0])}.")

@@ -40,6 +40,7 @@ def correct(
     method: options.Method = None,
     thresholds: options.OptionalThresholds = None,
     at: options.At = DEFAULT_AT,
+    deployment: options.Deployment = None,
     like: options.Like = None,
     size: options.Size = None,
     background: options.BackgroundOption = None,
@@ -55,9 +56,8 @@ def correct(
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
-    The corrected model keeps its inputs, outputs and speed. It is written only
-    after it was proven; without -o you see what would be done. --thresholds adds
-    one per class, chosen on the labels of --data, so that --at acts as all.
+    It is written only after it was proven; without -o you see what would be done.
+    --thresholds adds one per class, from the labels of --data: --at acts as all.
 
     Examples:
       logn correct best.pt --images train/ -o corrected.pt --trust
@@ -71,8 +71,10 @@ def correct(
     from logn.models.write import check_target
 
     chosen = choose_images(options.training_images(images, data), max_images)
+    deployed = None if deployment is None else choose_images(deployment)
     if output is not None:
-        inputs = (data, method, thresholds, like, class_names, *(item for item in chosen if isinstance(item, Path)))
+        files = (item for item in [*chosen, *(deployed or [])] if isinstance(item, Path))
+        inputs = (data, method, thresholds, like, class_names, *files)
         check_target(model, output, *options.with_parts(inputs), overwrite=overwrite)
     hints = options.model_hints(
         like=like,
@@ -84,7 +86,7 @@ def correct(
         device=device,
         trust=trust,
     )
-    with progress("Collecting", len(chosen)) as advance:
+    with progress("Collecting", len(chosen) + len(deployed or [])) as advance:
         done = run(
             model,
             chosen,
@@ -94,6 +96,7 @@ def correct(
             labels=None if data is None else with_split(data, "val"),
             label_images=images,
             at=at,
+            deployment=deployed,
             overwrite=overwrite,
             progress=advance,
             **vars(hints),
@@ -131,6 +134,8 @@ def _lines(
     done: Correction, *, asked: bool, verbose: bool, shipped: FoldedPoints | None = None
 ) -> Iterator[tuple[str, str]]:
     """What was found and done: a label and a text for each line."""
+    from logn.methods.recommend import share_of_prior
+
     recorded = done.moments[0].metadata
     layer = options.listed(done.layer.split(", "), 1)
     yield "Model", f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer}."
@@ -143,13 +148,16 @@ def _lines(
         yield "Did", "nothing: use the model as it is."
         return
     name = done.method.removesuffix(" then thresholds")
-    method = f"{name}, as asked." if asked else "half of the prior, as recommended."
+    recommended = share_of_prior(done.recommendation.strength)
+    method = f"{name}, as asked." if asked else f"{recommended}, as recommended."
     if shipped is not None:
         before = "no correction" if shipped.points.correction is None else method.rstrip(".")
         method = f"{before}; then a threshold per class ({shipped.points.goal})."
     yield "Did", f"{method} {done.recommendation.expect}" if verbose and not asked else method
     if done.change is not None and shipped is None:
         yield "Scores", _change_in_words(done.change)
+    if done.recommendation.trade:
+        yield "Trade", done.recommendation.trade
     proven = f"proven on {count_of(done.proof.rows, 'row')} of logits" if done.proof else "not proven"
     if verbose and done.proof is not None:
         proven += f" (largest difference {done.proof.largest_difference:.2g}, logits to {done.proof.largest_logit:.3g})"
@@ -164,11 +172,7 @@ def _lines(
 def _change_in_words(change: ScoreChange) -> str:
     what = "images" if change.is_classification else "boxes"
     other = f"{100 * change.other_best:.0f} % of {what} now get a different top class."
-    if change.is_classification or change.matching is None:
-        return other
-    if abs(change.matching - change.threshold) < 0.02 * change.threshold:
-        return f"{other} Keep using {change.threshold:g}."
-    return f"{other} Use {change.matching:.2g} where you used {change.threshold:g}."
+    return other if change.threshold is None else f"{other} {change.threshold.describe()}"
 
 
 def _print(label: str, text: str) -> None:

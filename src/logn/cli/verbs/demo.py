@@ -114,14 +114,16 @@ def _print_table(comparison: Comparison) -> None:
 
 def _print_meaning(comparison: Comparison, folder: Path) -> None:
     """What is gained and lost, the new threshold, and where to go from here."""
+    from logn.measure.detection.threshold_curve import describe_threshold
+
     before, after = comparison.rows[0], comparison["recommended"]
     change = after.differences["AP"]
     rare, frequent = (_recalls(before, after, group) for group in "rf")
-    threshold = after.recall[AT].threshold
     found = f"{before.recall[AT].found:,} → {after.recall[AT].found:,}"
     echo(f"\nGained: {rare} of the rare objects are found, {found} objects in all, at as many detections as before.")
     echo(f"Lost: of the frequent objects {frequent} are found. AP changes by {_interval(change)}.")
-    echo(f"Use a score threshold of {threshold:.2g} where you used {AT}: scores are lower after the correction.")
+    if before.thresholds is not None and after.thresholds is not None:
+        echo(describe_threshold(before.thresholds, after.thresholds))
     echo(f"The page with charts and pictures: {folder / 'report.html'}")
     echo("Your model: logn correct best.onnx --images train/ -o corrected.onnx")
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.cli import options
-from logn.cli.console import command, count_of, echo, print_json, print_note
+from logn.cli.console import command, count_of, echo, print_json, print_note, print_text
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
     from logn.data.class_counts import ClassCounts
     from logn.methods.affine import ClassAffine
+    from logn.methods.sampled_scores import NewThreshold
     from logn.statistics.moments import ClassMoments
 
 
@@ -35,6 +37,8 @@ def fit(
     key: options.Key = None,
     target: options.Target = None,
     strength: options.Strength = None,
+    at: options.At = DEFAULT_AT,
+    deployment: options.Deployment = None,
     background: options.BackgroundOption = None,
     activation: options.ActivationOption = None,
     overwrite: options.Overwrite = False,
@@ -52,21 +56,23 @@ def fit(
       logn fit --method norcal:gamma=0.6 --counts train.json --background last -o affine.safetensors
     """
     from logn.methods import catalog
+    from logn.methods.sampled_scores import threshold_after
     from logn.statistics.moments import ClassMoments
 
     if statistics is not None:
         options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     spec = options.method_spec(method, strength)
-    options.check_output(output, statistics, counts, dimensions, weights, target, overwrite=overwrite)
+    options.check_output(output, statistics, counts, dimensions, weights, target, deployment, overwrite=overwrite)
     _check_counts_are_used(spec, counts, target)
     moments = None if statistics is None else ClassMoments.load(statistics)
+    there = _read_deployment(deployment, moments)
     place: Any = "recorded" if background is None else options.background_index(background)
     table, notes = _read_counts(counts)
     weight, bias = read_classifier(weights, key) if weights else (None, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
         affine = catalog.fit(
-            spec,
+            catalog.with_threshold(spec, at),
             moments=moments,
             counts=table,
             dimensions=_read_dimensions(dimensions, moments, place),
@@ -75,15 +81,32 @@ def fit(
             background=place,
             activation=activation or "recorded",
             target=options.read_target(target),
+            deployment=there,
         )
+    new = None
+    if moments is not None:
+        new = threshold_after(affine, moments, at, deployment=there, activation=activation or "recorded")
     options.save(output, affine.save, overwrite)
     doubts = _warn([str(item.message) for item in caught], affine, moments)
     if json:
-        print_json({"output": output, **_values(affine), "notes": notes, "warnings": doubts})
+        values = {**_values(affine), "threshold": None if new is None else asdict(new)}
+        print_json({"output": output, **values, "notes": notes, "warnings": doubts})
         return
     for note in notes:
         print_note(note)
-    _print(affine, output)
+    _print(affine, output, new)
+
+
+def _read_deployment(path: Path | None, moments: ClassMoments | None) -> ClassMoments | None:
+    """Statistics of the deployment, which go with those of training."""
+    from logn.methods.sampled_scores import basis_of
+    from logn.statistics.moments import ClassMoments
+
+    if path is None:
+        return None
+    if moments is None:
+        raise InputError("`--deployment` goes with the statistics of training images: pass those as STATISTICS.")
+    return basis_of(moments, ClassMoments.load(path))
 
 
 def read_classifier(path: Path, key: str | None) -> tuple[Any, Any]:
@@ -159,9 +182,11 @@ def _values(affine: ClassAffine) -> dict[str, Any]:
     }
 
 
-def _print(affine: ClassAffine, output: Path) -> None:
+def _print(affine: ClassAffine, output: Path, threshold: NewThreshold | None) -> None:
     low, high = affine.scale.min(), affine.scale.max()
     ranges = f"scale {low:.4g} to {high:.4g}, shift {affine.shift.min():.4g} to {affine.shift.max():.4g}"
     echo(f"{output}: {affine.method or 'none'} for {count_of(affine.num_columns, 'column')}, {ranges}.")
+    if threshold is not None:
+        print_text(threshold.describe())
     print_note(f"To correct logits: {command('logn', 'apply', output, 'logits.npy', '-o', 'corrected.npy')}")
     print_fold(affine, output)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +18,7 @@ from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
     from logn.methods.recommend import Recommendation
+    from logn.methods.sampled_scores import NewThreshold
     from logn.statistics.diagnosis import Diagnosis
     from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
@@ -28,6 +31,7 @@ def inspect(
     statistics: Annotated[Path, typer.Argument(metavar="STATISTICS", help="File from logn collect.")],
     counts: options.Counts = None,
     at: options.At = DEFAULT_AT,
+    deployment: options.Deployment = None,
     activation: options.ActivationOption = None,
     plot: Annotated[
         Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
@@ -51,55 +55,64 @@ def inspect(
     from logn.statistics.moments import ClassMoments
 
     if plot is not None:
-        options.check_output(plot, statistics, counts, overwrite=overwrite)
+        options.check_output(plot, statistics, counts, deployment, overwrite=overwrite)
     moments = ClassMoments.load(statistics)
     diagnosis = diagnose(moments, ClassCounts.load(counts) if counts else None)
-    recommendation, matching = _recommend(moments, at, activation)
+    there = None if deployment is None else ClassMoments.load(deployment)
+    recommendation, threshold = _recommend(moments, at, activation, there)
     if plot is not None:
         from logn.report.statistics_plot import plot_statistics
 
         options.save(plot, partial(plot_statistics, diagnosis), overwrite)
     if json:
-        advice = None if recommendation is None else {**recommendation.to_dict(), "matching_threshold": matching}
-        values = {**_as_mapping(diagnosis, moments.metadata), "recommendation": advice}
+        advice = None if recommendation is None else recommendation.to_dict()
+        advised = {"recommendation": advice, "threshold": None if threshold is None else asdict(threshold)}
+        values = {**_as_mapping(diagnosis, moments.metadata), **advised}
         print_json({**values, "plot": plot} if plot else values)
         return
     _print_table(diagnosis, 0 if verbose else SHOWN)
     _print_summary(diagnosis, moments.metadata)
     if recommendation is not None:
-        _print_recommendation(recommendation, matching, statistics, activation)
+        known = {"--activation": activation, "--at": None if at == DEFAULT_AT else at, "--deployment": deployment}
+        _print_recommendation(recommendation, threshold, statistics, known)
 
 
-def _recommend(moments: ClassMoments, at: float, activation: str | None) -> tuple[Recommendation | None, float | None]:
+def _recommend(
+    moments: ClassMoments, at: float, activation: str | None, deployment: ClassMoments | None
+) -> tuple[Recommendation | None, NewThreshold | None]:
     """The recommendation and the threshold that then gives as many detections; warnings go to stderr."""
     from logn.methods.recommend import recommend
-    from logn.methods.sampled_scores import sampled_threshold
+    from logn.methods.sampled_scores import basis_of, threshold_after
     from logn.statistics.doubts import sanity_checks
 
+    basis_of(moments, deployment)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
         try:
             recommendation = recommend(moments, threshold=at, activation=activation or "recorded")
-            affine = recommendation.fit(moments)
-            matching = sampled_threshold(moments, affine, recommendation.threshold, recommendation.activation)
+            affine = recommendation.fit(moments, deployment=deployment)
+            threshold = threshold_after(
+                affine, moments, at, deployment=deployment, activation=recommendation.activation
+            )
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
-            recommendation, matching = None, None
+            recommendation, threshold = None, None
             print_note(f"No recommendation: {error}")
     for note in dict.fromkeys((*(str(item.message) for item in caught), *sanity_checks(moments))):
         print_note(f"Warning: {note}")
-    return recommendation, matching
+    return recommendation, threshold
 
 
 def _print_recommendation(
-    recommendation: Recommendation, matching: float | None, statistics: Path, activation: str | None
+    recommendation: Recommendation, threshold: NewThreshold | None, statistics: Path, known: Mapping[str, Any]
 ) -> None:
     print_text(f"\n{recommendation.finding} {recommendation.expect}")
     if recommendation.method == "none":
         return
-    if matching is not None and recommendation.head == "softmax detector":
-        print_text(f"Use a threshold of {matching:.2g} where you used {recommendation.threshold:g}.")
-    known = () if activation is None else ("--activation", activation)
-    print_text(f"To correct it: {command('logn', 'fit', statistics, *known, '-o', 'affine.safetensors')}")
+    for sentence in (recommendation.trade, "" if threshold is None else threshold.describe()):
+        if sentence:
+            print_text(sentence)
+    words = [word for name, value in known.items() if value is not None for word in (name, str(value))]
+    print_text(f"To correct it: {command('logn', 'fit', statistics, *words, '-o', 'affine.safetensors')}")
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:

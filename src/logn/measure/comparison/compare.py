@@ -20,7 +20,7 @@ from logn.measure.comparison.comparison import CompareSettings, Comparison, Meth
 from logn.measure.comparison.method_fitting import DEFAULT_METHODS, Methods, map_for_store, named_methods
 from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn
 from logn.measure.detection.bootstrap import paired_differences
-from logn.methods.catalog import checked_inputs
+from logn.methods.catalog import checked_inputs, with_threshold
 from logn.predictions.predict import mask_maker
 from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import ClassMoments
@@ -111,7 +111,7 @@ def compare(
     clock.lap("ground truth")
     inputs = {"moments": task.moments, "counts": counts, **inputs}
     maps = {
-        name: map_for_store(name, method, task.header, inputs, allow_mismatch=settings.allow_mismatch)
+        name: map_for_store(name, _at(method, settings), task.header, inputs, allow_mismatch=settings.allow_mismatch)
         for name, method in named_methods(methods).items()
     }
     fitted_from = [name for name, value in inputs.items() if value is not None]
@@ -134,6 +134,11 @@ def compare(
         notes=task.notes,
         provenance=Provenance.now({**task.inputs(), "fitted_from": fitted_from}),
     )
+
+
+def _at(method: Any, settings: CompareSettings) -> Any:
+    """A specification with the user's score threshold, where the method takes one, as `logn correct` fits it."""
+    return with_threshold(method, settings.at) if isinstance(method, str) else method
 
 
 def _statistics(moments: Any, train_logits: Any) -> ClassMoments | None:

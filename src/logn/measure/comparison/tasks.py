@@ -44,7 +44,8 @@ from logn.measure.detection.example_images import Outcomes, choose_images, rare_
 from logn.measure.detection.metrics import EvaluationProtocol
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import error_types
-from logn.methods.sampled_scores import matching_threshold
+from logn.methods.affine import ClassAffine
+from logn.methods.sampled_scores import matching_threshold, threshold_after
 from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
@@ -264,11 +265,21 @@ class DetectionTask:
             transform=method.transform,
             notes=self._method_notes(method.transform),
             recall=recall,
-            thresholds=ThresholdCurve.of(matched, truth, at, matching_threshold(scores, counts[at], at)),
+            thresholds=ThresholdCurve.of(
+                matched, truth, at, matching_threshold(scores, counts[at], at), self._estimated(method.transform)
+            ),
             errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
             seconds=time.perf_counter() - started,
         )
         return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits), method.masks)
+
+    def _estimated(self, transform: LogitMap) -> float | None:
+        """The threshold that the training statistics give, as `logn correct` prints it."""
+        if self.moments is None or not isinstance(transform, ClassAffine):
+            return None
+        activation = self.header.activation
+        estimate = threshold_after(transform, self.moments, self.settings.at, activation=activation)
+        return None if estimate is None else estimate.use
 
     def _fixed_and_pool(self, fixed: Detections | None, matched: MatchedDetections) -> dict[str, float]:
         """AP-Pool is over the detections of AP-Fixed where they are there, as its authors define it."""

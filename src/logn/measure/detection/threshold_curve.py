@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from logn.base.arrays import DEFAULT_AT, sigmoid
 from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
+from logn.methods.sampled_scores import NewThreshold, is_about
 from logn.thresholds.choose import Goal, choose
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections
 
@@ -30,6 +31,7 @@ class ThresholdCurve:
         use: The threshold to use instead of `at`: it keeps as many detections as the uncorrected model has above `at`.
         found_use: Objects found there.
         false_alarms_use: Wrong detections there.
+        estimated: The one that statistics of training images give, as `logn correct` prints it; None without.
     """
 
     at: float
@@ -43,10 +45,16 @@ class ThresholdCurve:
     use: float
     found_use: int
     false_alarms_use: int
+    estimated: float | None = None
 
     @classmethod
     def of(
-        cls, matched: MatchedDetections, truth: GroundTruth, at: float = DEFAULT_AT, use: float | None = None
+        cls,
+        matched: MatchedDetections,
+        truth: GroundTruth,
+        at: float = DEFAULT_AT,
+        use: float | None = None,
+        estimated: float | None = None,
     ) -> ThresholdCurve:
         """Count what was matched at the first overlap, which is one half; `use` is `at` by default."""
         scored = ScoredDetections.of(matched, truth)
@@ -66,7 +74,18 @@ class ThresholdCurve:
             use=use,
             found_use=found[-1],
             false_alarms_use=false_alarms[-1],
+            estimated=estimated,
         )
+
+    @property
+    def new(self) -> NewThreshold:
+        """The threshold to use, with its basis."""
+        return NewThreshold(self.at, self.use, "labels")
+
+    @property
+    def outcome(self) -> tuple[int, int]:
+        """Objects found and false alarms at the threshold to use: at the user's, where that may stay."""
+        return (self.found_at, self.false_alarms_at) if self.new.stays else (self.found_use, self.false_alarms_use)
 
     def measures(self) -> dict[str, list[float | None]]:
         """Precision, None where nothing is kept, recall and F1 at each threshold."""
@@ -79,16 +98,35 @@ class ThresholdCurve:
 
 
 def describe_threshold(before: ThresholdCurve, after: ThresholdCurve) -> str:
-    """Which threshold to use now, and what it finds.
+    """Which threshold to use now, what it finds, and why `logn correct` prints another where it does.
 
     Example:
         >>> curve = ThresholdCurve(0.5, (0.1, 0.5), (450, 417), (200, 63), 600, 417, 63, 0.4, 0.5, 417, 63)
         >>> describe_threshold(curve, curve)
         'Keep using 0.5: 417 -> 417 found, 63 -> 63 false alarms.'
         >>> from dataclasses import replace
-        >>> describe_threshold(curve, replace(curve, use=0.086, found_use=476, false_alarms_use=56))
-        '0.5 -> use 0.086: 417 -> 476 found, 63 -> 56 false alarms.'
+        >>> print(describe_threshold(curve, replace(curve, use=0.086, found_use=476, false_alarms_use=56)))
+        Use about 0.086 where you used 0.5: 417 -> 476 found, 63 -> 56 false alarms.
     """
-    use = f"Keep using {after.use:g}" if after.use == before.at else f"{before.at:g} -> use {after.use:.2g}"
-    found = f"{before.found_at:,} -> {after.found_use:,} found"
-    return f"{use}: {found}, {before.false_alarms_at:,} -> {after.false_alarms_use:,} false alarms."
+    found, false_alarms = after.outcome
+    counts = f"{before.found_at:,} -> {found:,} found, {before.false_alarms_at:,} -> {false_alarms:,} false alarms"
+    return " ".join(filter(None, (after.new.describe(counts), why_other(after))))
+
+
+def why_other(curve: ThresholdCurve) -> str:
+    """Why the threshold of `logn correct`, from training statistics, is another; empty where it is about the same.
+
+    Example:
+        >>> curve = ThresholdCurve(0.5, (0.5,), (417,), (63,), 600, 417, 63, 0.4, 0.086, 476, 56, estimated=0.05)
+        >>> print(why_other(curve))
+        From training images `logn correct` gives 0.05: the class mix of the labelled images differs from that of
+        training.
+    """
+    if curve.estimated is None or is_about(curve.estimated, curve.at if curve.new.stays else curve.use):
+        return ""
+    # A common shift keeps the number at the old threshold, which is then what is printed.
+    estimated = curve.at if is_about(curve.estimated, curve.at) else curve.estimated
+    return (
+        f"From training images `logn correct` gives {estimated:.2g}: the class mix of the labelled images differs from "
+        "that of training."
+    )
