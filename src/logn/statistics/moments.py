@@ -422,18 +422,9 @@ class ClassMoments:
 
     @property
     def losing_probability(self) -> FloatArray | None:
-        """Mean softmax probability of each column, counted as 0 in rows where it is the highest.
-
-        None where it was not recorded: for sigmoids, and beside a background.
-
-        Example:
-            >>> moments = ClassMoments(2)
-            >>> moments.update(np.log([[1.0, 3.0], [4.0, 1.0]]))
-            >>> moments.losing_probability.round(6)
-            array([0.125, 0.1  ])
-        """
-        is_recorded = self._probabilities is not None and LOSING in self._probabilities.sums
-        return self._probabilities.mean(LOSING) if self._probabilities is not None and is_recorded else None
+        """Mean softmax probability of each column, as 0 in rows where it is the highest; None beside a background."""
+        sums = self._probabilities
+        return None if sums is None or LOSING not in sums.sums else sums.mean(LOSING)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically; `docs/reference/file-formats.md` specifies it."""
