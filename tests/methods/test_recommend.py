@@ -1,5 +1,7 @@
 """What is recommended, for which head, and what it does to the scores."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,13 @@ from tests import conftest
 
 import logn
 from logn.base.arrays import sigmoid
+from logn.methods.recommend import (
+    CLASSIFIER_STRENGTH,
+    CLASSIFIER_TRADE,
+    DETECTOR_STRENGTH,
+    TRADE_SOURCE,
+    share_of_prior,
+)
 from logn.methods.sampled_scores import FEWEST_ABOVE, class_scores, keep_detections, threshold_after
 from logn.statistics.moments import StatisticsMetadata
 
@@ -122,6 +131,30 @@ def test_the_matching_threshold_keeps_the_number_of_scores():
     before, after = (class_scores(moments, part, "softmax") for part in (None, affine))
     assert int((after > matching).sum()) == int((before > found.threshold).sum())
     assert matching < found.threshold
+
+
+def test_the_strengths_are_those_of_the_constants_in_the_texts_and_the_pages():
+    assert CLASSIFIER_STRENGTH in CLASSIFIER_TRADE
+    assert (Path(__file__).parents[2] / TRADE_SOURCE).is_file()
+    detector = moments_of(detector_rows(), background=0)
+    classifier = moments_of(long_tailed(), activation="softmax")
+    strengths = []
+    for moments in (detector, classifier):
+        found = logn.recommend(moments)
+        strengths.append(found.strength)
+        assert found.fit(moments) == found.fit(moments, strength=found.strength)
+        assert found.to_dict()["strength"] == found.strength
+    assert strengths == [DETECTOR_STRENGTH, CLASSIFIER_STRENGTH]
+    assert logn.recommend(detector).trade == ""
+    (gain, loss), (most, worst) = CLASSIFIER_TRADE[CLASSIFIER_STRENGTH], CLASSIFIER_TRADE[1.0]
+    trade = logn.recommend(classifier).trade
+    assert f"{share_of_prior(CLASSIFIER_STRENGTH)} changes the accuracy by {gain:+g} points" in trade
+    assert f"{loss:+g} on a long-tailed one; the full prior by {most:+g} and {worst:+g}." in trade
+    pages = Path(__file__).parents[2] / "docs"
+    used = f"{DETECTOR_STRENGTH:g} (detectors), {CLASSIFIER_STRENGTH:g} (classifiers)"
+    assert used in (pages / "method.md").read_text()
+    used = f"uses {DETECTOR_STRENGTH:g} for detectors and {CLASSIFIER_STRENGTH:g} for classifiers"
+    assert used in (pages / "how-to" / "class-mix.md").read_text()
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5])

@@ -44,7 +44,7 @@ def logit_normalization(
 
     The defaults are the paper's equations: with a background column equation 2, `(x_c - mean_c + min(mean)) / std_c`,
     the background left alone; without one equation 1, `(x_c - mean_c) / std_c`. What LogN recommends is another setting
-    of the same formula, `logn.recommend(moments).fit(moments)`: half of the prior, not divided.
+    of the same formula, `logn.recommend(moments).fit(moments)`: a part of the prior, not divided.
 
     Args:
         moments: Statistics of the logits over training images.

@@ -144,7 +144,7 @@ class Recommendation:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
-        return asdict(self)
+        return {**asdict(self), "strength": self.strength, "trade": self.trade}
 
 
 def recommend(

@@ -36,6 +36,7 @@ PROBABILITY_ROWS = "probability_rows"
 # The softmax probabilities of a column in the rows whose top column is another one: what it gets where it loses.
 LOSING = "losing"
 SUMMED = (*ACTIVATIONS, LOSING)
+Blocks = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,20 @@ class RunningSums:
     def __init__(self, totals: Totals) -> None:
         self.totals = totals
         self._pilot: FloatArray | None = None
+        self._blocks: Blocks = {}
 
     # A value that is not finite shows in the sums: no need to look for it in every block, nor to warn of it.
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, rows: npt.NDArray[Any], nonfinite: str = "error") -> bool:
         """Add a batch of (N, C) `rows`, N at least 1; True where all of it is surely finite."""
         count, pilot = float(len(rows)), self._pilot
-        total, squares = column_sums(rows, pilot)
+        total, squares = column_sums(rows, pilot, self._blocks)
         m2 = squares - total * total / count
         if _is_far(total, m2, count, pilot):
             pilot = total / count if pilot is None else pilot + total / count
             pilot = pilot.astype(np.float32).astype(np.float64)
-            total, squares = column_sums(rows, pilot)
+            self._blocks = {}
+            total, squares = column_sums(rows, pilot, self._blocks)
             m2 = squares - total * total / count
         finite = bool(np.isfinite(m2.sum()))
         if finite:
@@ -129,13 +132,19 @@ class RunningSums:
             batch = Totals(np.full_like(m2, count), mean, np.maximum(m2, 0.0), np.zeros_like(m2))
             self._pilot = pilot
         else:
+            self._blocks = {}  # the pilot may be one that is not kept
             batch = _careful_totals(rows, nonfinite)
         self.totals = self.totals.merged(batch)
         return finite
 
 
-def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None) -> FloatArray:
+def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None, blocks: Blocks | None = None) -> FloatArray:
     """Sums of the columns of `rows` minus `pilot`, and of the squares of that: (2, C) in float64.
+
+    Args:
+        rows: The rows.
+        pilot: What to subtract from each.
+        blocks: Keeps the pilot laid out as rows for the next call with the same one.
 
     Example:
         >>> column_sums(np.array([[2.0, 0.5], [0.0, 1.5]])).tolist()
@@ -147,11 +156,14 @@ def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None) -> Floa
     working = np.float64 if exact else np.float32
     abreast = max(1, round(WIDE_COLUMNS / columns))
     whole = len(rows) - len(rows) % abreast
-    sums = _run_sums(rows[:whole], pilot, working, abreast)
-    return sums if whole == len(rows) else sums + _run_sums(rows[whole:], pilot, working, 1)
+    held = {} if blocks is None else blocks
+    sums = _run_sums(rows[:whole], pilot, working, abreast, held)
+    return sums if whole == len(rows) else sums + _run_sums(rows[whole:], pilot, working, 1, held)
 
 
-def _run_sums(rows: npt.NDArray[Any], pilot: FloatArray | None, working: type, abreast: int) -> FloatArray:
+def _run_sums(
+    rows: npt.NDArray[Any], pilot: FloatArray | None, working: type, abreast: int, blocks: Blocks
+) -> FloatArray:
     """The same of a number of rows that is a multiple of `abreast`."""
     columns = rows.shape[1]
     size = RUN_ROWS * abreast
@@ -159,8 +171,12 @@ def _run_sums(rows: npt.NDArray[Any], pilot: FloatArray | None, working: type, a
     ones: npt.NDArray[Any] = np.ones(RUN_ROWS, working)
     ready = pilot is None and rows.dtype == working and rows.flags.c_contiguous
     scratch: npt.NDArray[Any] | None = None if ready else np.empty((min(size, len(rows)), columns), working)
-    # Laid out as a block: a broadcast over rows would take twice as long.
-    shift = None if pilot is None else np.full_like(scratch, pilot)
+    shift = None
+    if pilot is not None and scratch is not None:
+        # Laid out as a block: a broadcast over rows would take twice as long.
+        shift = blocks.get(scratch.dtype.char)
+        if shift is None or len(shift) < len(scratch):
+            shift = blocks[scratch.dtype.char] = np.full_like(scratch, pilot)
     for block in row_blocks(rows, size):
         if scratch is not None:
             block = _shifted(block, shift, scratch[: len(block)])
