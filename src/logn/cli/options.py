@@ -65,7 +65,7 @@ def _at_least(least: float, most: float = float("inf")) -> Any:
 
 
 OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write the result.")
-DATA = option("--data", "-d", "-a", metavar="PATH", help="LVIS or COCO .json, YOLO data.yaml[:split] or VOC folder.")
+DATA = option("--data", "-d", "-a", metavar="PATH", help="COCO, LVIS, YOLO or VOC labels; or a folder per class.")
 
 Output = Annotated[Path, OUTPUT]
 OptionalOutput = Annotated[Path | None, OUTPUT]
@@ -95,7 +95,7 @@ ClassNames = Annotated[
     Path | None, option("--class-names", metavar="FILE", help="Class names, if the model has none: .txt or .json.")
 ]
 Counts = Annotated[
-    Path | None, option("--counts", metavar="FILE", help="Training counts: annotations, .csv, .npy or .json.")
+    Path | None, option("--counts", metavar="FILE", help="Training counts: labels as for --data, .csv, .npy or .json.")
 ]
 Statistics = Annotated[
     Path | None, option("--statistics", "-s", metavar="FILE", help="Statistics of training images (logn collect).")
@@ -290,10 +290,10 @@ def training_images(images: Path | None, data: Path | None) -> ImageSource:
         if images is None:
             raise InputError("Pass training images: --images FOLDER or --data FILE.")
         return images
-    from logn.data.dataset import DetectionDataset
+    from logn.data.dataset import open_dataset
     from logn.data.label_sources import with_split
 
-    return DetectionDataset(with_split(data, "train"), images).image_paths()
+    return open_dataset(with_split(data, "train"), images).image_paths()
 
 
 def looks_like_model(path: str | os.PathLike[str]) -> bool:

@@ -553,7 +553,7 @@ def provenance(comparison: Comparison, focus: MethodResult) -> Section:
 def subject(comparison: Comparison, folder: Path) -> str:
     """Which model was measured on which data, as far as the comparison knows; else its folder."""
     inputs = comparison.provenance.inputs
-    model = (inputs.get("predictions") or {}).get("model")
+    model = (inputs.get("predictions") or inputs.get("logits") or {}).get("model")
     labels = inputs.get("annotations")
     data = Path(str(labels)).name if labels else (inputs.get("logits") or {}).get("name")
     name = str(model or folder.resolve().name)
