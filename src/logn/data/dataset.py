@@ -253,8 +253,8 @@ def _in_class_folders(root: Path) -> tuple[list[Path], list[str]]:
     """The images of each class folder, and their classes; other contents are refused."""
     if any(is_image(path) for path in root.iterdir()):
         raise InputError(
-            f"`{root}` holds images outside of class folders: put each into the folder of its class, or pass images "
-            "without labels as `images` (`--images`)."
+            f"`{root}` holds images outside of class folders: put each into the folder of its class, name the file "
+            "of its boxes (.json, data.yaml), or pass images without labels as `images` (`--images`)."
         )
     found = {folder.name: images_in(folder) for folder in subfolders(root)}
     found = {name: paths for name, paths in found.items() if paths}

@@ -39,7 +39,7 @@ COMPARABLE_POPULATIONS = (None, "images", "image locations")
 WAY_OUT = (
     "name the layer whose output the model returns; if it mixes or scales logits (a temperature), pass the result "
     "through self.logits = torch.nn.Identity() in forward, name that as "
-    'logn.LogitLayer("logits", num_columns=…), and use logn.attach'
+    'logn.LogitLayer("logits", activation="softmax", num_columns=…), and use logn.attach'
 )
 
 

@@ -136,7 +136,8 @@ def _lines(
     yield "Model", f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer}."
     if verbose:
         place = {None: "no background", 0: "background first", -1: "background last"}[recorded.background]
-        yield "Logits", f"before {recorded.activation}, {place}." if recorded.activation else f"{place}."
+        assumed = "" if recorded.activation else " (assumed)"
+        yield "Logits", f"before {done.recommendation.activation}{assumed}, {place}."
         yield "Images", f"{done.traits.preprocessing}; {count_of(int(done.moments[0].count.max()), 'row')} of logits."
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:

@@ -128,9 +128,9 @@ def _predict_classifier(
         f"{output}: {count_of(rows, 'image')}, {columns:,} logits each, with labels and paths; top-1 "
         f"{100 * accuracy:.1f} %."
     )
-    train = with_split(dataset.source, "train")
-    train = train if find_labels(dataset.source).has_splits else Path("train")
-    words = ("logn", "collect", model, "--data", str(train), "-o", STATISTICS)
+    labels = find_labels(dataset.source)
+    train = f"{labels.path}:train" if labels.has_splits else "train"
+    words = ("logn", "collect", model, "--data", train, "-o", STATISTICS)
     print_note(f"For statistics of training images, if you have none: {command(*words, keep=HOW_IT_RUNS)}")
     print_note(f"To compare methods on them: {command('logn', 'compare', output, '-s', STATISTICS)}")
 

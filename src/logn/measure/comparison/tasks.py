@@ -131,8 +131,10 @@ class DetectionTask:
         notes = [*filter(None, [other_images(store, truth)])]
         for doubt in notes:
             warn(doubt)
-        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
         by_counts = truth.frequency is None or settings.bounds is not None
+        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
+        if counts is None and by_counts:
+            train_counts = _counts_of_training(annotations, store.header)
         groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
         notes += filter(None, [truth.note])
         if not store.is_complete:
@@ -345,6 +347,17 @@ class DetectionTask:
             "image_root": str(source.root.absolute()) if source.path.exists() else None,
             "statistics": describe_statistics(self.moments),
         }
+
+
+def _counts_of_training(labels: Any, header: StoreHeader) -> FloatArray | None:
+    """The training images of each class, where labels have a split of training that can be read; else None."""
+    source = find_labels(labels) if isinstance(labels, str | os.PathLike) else None
+    if source is None or not source.has_splits:
+        return None
+    try:
+        return aligned_counts(ClassCounts.load(source.path), header).image_counts
+    except InputError:  # the images of training may be elsewhere
+        return None
 
 
 @dataclass(frozen=True, eq=False)
