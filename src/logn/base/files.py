@@ -222,7 +222,7 @@ def read_beside(
     """The same, except that some arrays are mapped already, because they may be larger than the memory."""
     try:
         with safe_open(str(path), framework="np") as file:
-            tensors = {name: mapped[name] if name in mapped else file.get_tensor(name) for name in file.keys()}
+            tensors = {name: mapped[name] if name in mapped else file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise InputError(f"`{path}` is not a valid safetensors file: {error}.") from error

@@ -312,7 +312,10 @@ def refuse_model(path: Path, *wanted: str) -> None:
         trust = ["--trust"] if path.suffix.lower() in (".pt", ".pth") else []
         what, *words = wanted
         line = command("logn", words[0], path, *words[1:], *trust)
-        raise InputError(f"`{path}` is a model, but this command takes {what}. Make them with `{line}`.")
+        other = (
+            " For a classifier, --data is a folder per class, -o a .safetensors file." if words[0] == "predict" else ""
+        )
+        raise InputError(f"`{path}` is a model, but this command takes {what}. Make them with `{line}`.{other}")
 
 
 def check_output(path: Path, *inputs: str | os.PathLike[str] | None, overwrite: bool = False) -> None:

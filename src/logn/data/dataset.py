@@ -291,7 +291,9 @@ def _read_image_table(path: Path) -> tuple[list[str], list[str]]:
     columns = [next((name for name in wanted if name in rows[0]), None) for wanted in (_PATH_COLUMNS, _LABEL_COLUMNS)]
     if None in columns:
         raise InputError(f"Expected the columns `path` and `label`, but the first line has {', '.join(rows[0])}.")
-    empty = next((number for number, row in enumerate(rows, 1) if not all(row[str(name)].strip() for name in columns)), 0)
+    empty = next(
+        (number for number, row in enumerate(rows, 1) if not all(row[str(name)].strip() for name in columns)), 0
+    )
     if empty:
         raise InputError(f"Row {empty} has an empty path or label.")
     return [row[str(columns[0])].strip() for row in rows], [row[str(columns[1])].strip() for row in rows]

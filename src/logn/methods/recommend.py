@@ -28,8 +28,8 @@ STRENGTH: Final = 0.5
 # What the lowest class keeps from the mean of all, beside a background: the margin, which the strength does not move.
 MARGIN_SHARE: Final = 0.5
 SOFTMAX_ASSUMED = (
-    'Softmax or sigmoid? Assumed softmax. Pass activation="sigmoid" (`--activation sigmoid`) for a model with sigmoids, '
-    "such as a multi-label classifier."
+    'Softmax or sigmoid? Assumed softmax. Pass activation="sigmoid" (`--activation sigmoid`) for a model with '
+    "sigmoids, such as a multi-label classifier."
 )
 # Below this ratio between the mean scores of frequent and rare classes there is little to correct.
 LITTLE_RATIO = 2.0

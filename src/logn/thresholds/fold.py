@@ -68,7 +68,7 @@ def fold_thresholds(
     head = opened.head
     if head.activation is None:
         raise InputError(
-            f"`{name}` does not say what follows its logits: pass activation=\"sigmoid\" (`--activation sigmoid`) if "
+            f'`{name}` does not say what follows its logits: pass activation="sigmoid" (`--activation sigmoid`) if '
             "sigmoids do."
         )
     if head.activation != "sigmoid":
