@@ -192,7 +192,7 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     if len(done.moments) > 1:  # predictions hold the average of the stages, which these are not the statistics of
         return
     statistics = next((path for path in done.files if ".statistics" in path.name), None)
-    tail = ("-s", statistics or done.output / "logn-statistics.safetensors", "-o", "comparison")
+    tail = ("-s", statistics or done.output / "logn-statistics.safetensors", "-o", free_name("comparison"))
     if _is_classifier(done):
         _print_next_of_classifier(done, data, tail)
         return

@@ -129,10 +129,11 @@ def _predict_classifier(
         f"{100 * accuracy:.1f} %."
     )
     labels = find_labels(dataset.source)
-    train = f"{labels.path}:train" if labels.has_splits else "train"
-    words = ("logn", "collect", model, "--data", train, "-o", STATISTICS)
+    train = ("--data", f"{labels.path}:train") if labels.has_splits else ("--images", "train")
+    counts = ("--counts", f"{labels.path}:train") if labels.has_splits else ()
+    words = ("logn", "collect", model, *train, "-o", STATISTICS)
     print_note(f"For statistics of training images, if you have none: {command(*words, keep=HOW_IT_RUNS)}")
-    print_note(f"To compare methods on them: {command('logn', 'compare', output, '-s', STATISTICS)}")
+    print_note(f"To compare methods on them: {command('logn', 'compare', output, '-s', STATISTICS, *counts)}")
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:

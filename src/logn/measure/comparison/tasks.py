@@ -22,6 +22,7 @@ from logn.base.arrays import FloatArray, foreground_columns
 from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
+from logn.data.class_names import match_classes
 from logn.data.label_sources import find_labels
 from logn.errors import InputError, warn
 from logn.matching.labels import other_images, truth_of_predictions, write_results
@@ -352,12 +353,14 @@ class DetectionTask:
 def _counts_of_training(labels: Any, header: StoreHeader) -> FloatArray | None:
     """The training images of each class, where labels have a split of training that can be read; else None."""
     source = find_labels(labels) if isinstance(labels, str | os.PathLike) else None
-    if source is None or not source.has_splits:
+    if source is None or not source.has_splits or header.class_names is None:
         return None
     try:
-        return aligned_counts(ClassCounts.load(source.path), header).image_counts
+        counts = ClassCounts.load(source.path)
+        places = match_classes(header.class_names, counts.names or ()).label_of_model
     except InputError:  # the images of training may be elsewhere
         return None
+    return np.where(places >= 0, counts.image_counts[places], 0.0)  # classes that the labels lack are not measured
 
 
 @dataclass(frozen=True, eq=False)
