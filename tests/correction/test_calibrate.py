@@ -123,7 +123,7 @@ def test_other_batches_are_refused(batch):
 
 
 def test_labels_before_images_are_named():
-    with pytest.raises(InputError, match="gives labels first .*pass forward=lambda model, batch: model"):
+    with pytest.raises(InputError, match=r"gives labels first .*pass forward=lambda model, batch: model"):
         run_on_batch(Seen(), (LABELS, IMAGES))
     tokens = torch.tensor([[3, 1, 2], [4, 5, 6]])  # what a text model takes
     assert run_on_batch(Seen(), (tokens, IMAGES))[0][0] is tokens

@@ -47,7 +47,7 @@ TWO_CLASSES = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x)
 # A classifier of colours, whose columns are not in the order of the folders.
 PHOTOS = {"blue": (0, 0, 255), "red": (255, 0, 0), "green": (0, 255, 0), "black": (0, 0, 0)}
 FOUR_COLOURS = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 4] y)
-    <float[4, 3] w = {0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0, -1.0, -1.0}, float[4] b = {2.0, 1.0, 0.0, -2.0}>
+    <float[4, 3] w = {0, 0, 1, 1, 0, 0, 0, 1, 0, -1, -1, -1}, float[4] b = {2.0, 1.0, 0.0, -2.0}>
     { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm<transB = 1>(f, w, b) }"""
 
 

@@ -53,7 +53,11 @@ class ClassifierPredictions:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one `.safetensors` file in one step."""
         text = json.dumps(list(self.paths), ensure_ascii=True).encode()
-        tensors = {"logits": self.logits, "labels": self.labels, "paths": np.frombuffer(text, np.uint8)}
+        tensors: dict[str, npt.NDArray[Any]] = {
+            "logits": self.logits,
+            "labels": self.labels,
+            "paths": np.frombuffer(text, np.uint8),
+        }
         known = {"class_names": self.class_names, "metadata": dict(self.metadata)}
         described = {name: json.dumps(value) for name, value in known.items()}
         write_safetensors(path, tensors, {"format": FORMAT, "schema": str(SCHEMA), **described})

@@ -54,7 +54,7 @@ class ImageSource(Protocol):
 
 def predict(
     model: Any,
-    data: str | os.PathLike[str] | ImageSource,
+    data: str | os.PathLike[str] | ImageSource | ClassificationDataset,
     path: str | os.PathLike[str],
     *,
     images: str | os.PathLike[str] | None = None,
