@@ -209,6 +209,8 @@ def test_other_classes_and_damaged_images_are_left_out_and_announced(made, tmp_p
     said = " ".join(str(warning.message) for warning in caught)
     assert "1 class that the model does not have is left out, with 2 images: helmet." in said
     assert "1 of 4 images could not be read" in said
+    with pytest.warns(LogNWarning), pytest.raises(InputError, match="share one class only"):
+        run(build(), folders(tmp_path / "one", "red", "helmet"), tmp_path / "one.safetensors", class_names=NAMES)
     assert ClassifierPredictions.load(tmp_path / "test.safetensors").paths == (
         "green/0.png",
         "green/1.png",

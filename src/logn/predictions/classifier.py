@@ -136,6 +136,8 @@ def predict_classifier(
     paths = data.image_paths()
     if len(kept) < len(paths):
         _warn_of_other_classes(data, columns)
+    if len({*columns[kept]}) < 2:
+        raise InputError(f"`{data.source}` and `{model.name}` share one class only: at least two are measured.")
     files = ImageFiles([paths[index] for index in kept])
     logits = model.classify(files, batch, progress)
     readable = [index for index in kept if paths[index] not in files.unreadable]
