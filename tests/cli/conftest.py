@@ -85,7 +85,7 @@ def draw_images():
     image = pytest.importorskip("PIL.Image")
 
     def draw(folder, number, size):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         generator = np.random.default_rng(1)
         for index in range(number):
             pixels = generator.integers(0, 256, (*size, 3), dtype=np.uint8)

@@ -78,11 +78,11 @@ def test_the_recommendation_and_the_threshold_to_use(run, with_rows):
     assert found["threshold"]["use"] < 0.01
 
 
-def test_an_activation_that_is_not_recorded_is_taken_for_sigmoids_with_a_warning(run, tmp_path):
+def test_an_activation_that_is_not_recorded_is_taken_for_a_softmax_with_a_warning(run, tmp_path):
     moments = ClassMoments(20, sample_rows=500)
     moments.update(np.random.default_rng(0).standard_normal((500, 20)) - 5 - np.arange(20) / 5)
     moments.save(tmp_path / "unknown.safetensors")
-    assert "Softmax or sigmoid? Assumed sigmoid." in run("inspect", tmp_path / "unknown.safetensors").err
+    assert "Softmax or sigmoid? Assumed softmax." in run("inspect", tmp_path / "unknown.safetensors").err
     softmax = run("inspect", tmp_path / "unknown.safetensors", "--activation", "softmax")
     assert softmax.err == ""
     assert "--activation softmax -o affine.safetensors" in softmax.out

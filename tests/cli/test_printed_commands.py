@@ -73,6 +73,9 @@ def made(save_onnx, save_yolox, draw_images, tmp_path_factory):
     np.save(folder / "logits.npy", rows)
     np.save(folder / "four columns.npy", np.hstack([rows, rows[:, :1]]))
     np.save(folder / "deployed.npy", rows + np.array([0.0, 0.5, 0.0]))
+    for name in NAMES:
+        draw_images(folder / "val" / name, 2, (48, 64))
+    (folder / "counts.csv").write_text("name,count\ncat,200\ndog,80\ncow,20\n")
     np.save(folder / "test_logits.npy", rows + 2 * np.eye(3)[labels])
     np.save(folder / "test_labels.npy", labels)
     (folder / "names.txt").write_text("\n".join(NAMES))
@@ -128,14 +131,14 @@ LIKE = "--like yolox --class-names names.txt"
             {"model.onnx": "my yolox.onnx"},
         ),
         (
-            "logn correct model.onnx --images train --like rtdetr -o out.onnx --method logn",
-            {"compare", "report", "fit", "fold"},
+            "logn correct model.onnx --images train --like imagenet -o out.onnx --method logn",
+            {"predict", "collect", "compare", "report", "fit", "fold"},
             {},
         ),
         (
             "logn correct models_to_paste:classifier --images train --like imagenet --size 32 --method logn "
             "-o out.safetensors",
-            {"compare", "report", "fit", "apply"},
+            {"predict", "collect", "compare", "report", "fit", "apply"},
             {},
         ),
         (

@@ -122,6 +122,26 @@ def test_other_batches_are_refused(batch):
         run_on_batch(Seen(), batch)
 
 
+def test_labels_before_images_are_named():
+    with pytest.raises(InputError, match=r"gives labels first .*pass forward=lambda model, batch: model"):
+        run_on_batch(Seen(), (LABELS, IMAGES))
+    tokens = torch.tensor([[3, 1, 2], [4, 5, 6]])  # what a text model takes
+    assert run_on_batch(Seen(), (tokens, IMAGES))[0][0] is tokens
+
+
+@pytest.mark.filterwarnings("ignore:Softmax or sigmoid")
+def test_an_unknown_activation_is_a_softmax_on_every_route():
+    """Found by itself, named by its path, by hand, or a convolution whose locations are averaged."""
+    torch.manual_seed(0)
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 6))
+    pooled = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 1), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    routes = [(linear, None), (linear, "1"), (linear, LogitLayer("1", background=None)), (pooled, None), (pooled, "0")]
+    for model, layer in routes:
+        calibration = calibrate(model, [torch.rand(300, 3, 2, 2)], layer=layer, force=True)
+        calibration.handle.remove()
+        assert calibration.affine.source.activation == "softmax"
+
+
 def test_a_forward_function_takes_any_batch():
     loader = [{"a": batch} for batch in batches()]
     result = calibrate(classifier(), loader, forward=lambda model, batch: model(batch["a"]))

@@ -74,7 +74,7 @@ FAULTS = {
     "no id": ({"categories": [{"name": "cup"}]}, "Entry 0 of `categories` in `{}` has no `id`."),
     "text for a number": (
         {"images": [{"id": "7", "file_name": "a", "height": 2, "width": 2}]},
-        "`id` of entry 0 of `images` in `{}` must be an integer, but is '7'.",
+        "`id` of entry 0 of `images` in `{}` must be an integer, but is the text '7': write it without quotes.",
     ),
     "a truth value for a number": (
         {"categories": [{"id": True}]},

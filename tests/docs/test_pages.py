@@ -44,6 +44,25 @@ TWO_CLASSES = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x)
     { p = GlobalAveragePool(x) f = Flatten(p) l = Gemm<transB = 1>(f, w, b) scores = Sigmoid(l) }"""
 
 
+# A classifier of colours, whose columns are not in the order of the folders.
+PHOTOS = {"blue": (0, 0, 255), "red": (255, 0, 0), "green": (0, 255, 0), "black": (0, 0, 0)}
+FOUR_COLOURS = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 8, 8] x) => (float[N, 4] y)
+    <float[4, 3] w = {0, 0, 1, 1, 0, 0, 0, 1, 0, -1, -1, -1}, float[4] b = {2.0, 1.0, 0.0, -2.0}>
+    { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm<transB = 1>(f, w, b) }"""
+
+
+def draw_photos(folder, random):
+    """A folder per class and split, with noise on the colours."""
+    from PIL import Image
+
+    for split, counts in (("train", (40, 20, 10, 5)), ("val", (8,) * 4)):
+        for (name, colour), count in zip(PHOTOS.items(), counts, strict=True):
+            (folder / split / name).mkdir(parents=True)
+            for number, noise in enumerate(random.integers(-60, 60, (count, 8, 8, 3))):
+                pixels = (np.array(colour) + noise).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """Work in an empty folder."""
@@ -162,6 +181,10 @@ def made_glyphs(tmp_path_factory):
         np.save(folder / name, 2 * np.eye(4)[drawn] + random.standard_normal((80, 4)) + np.log(counts))
     np.save(folder / "labels.npy", labels)
     (folder / "classes.csv").write_text("image_count\n" + "".join(f"{count}\n" for count in counts))
+    draw_photos(folder / "photos", random)
+    classifier = onnx.parser.parse_model(FOUR_COLOURS)
+    onnx.helper.set_model_props(classifier, {"names": str(list(PHOTOS))})
+    onnx.save_model(classifier, str(folder / "classifier.onnx"))
     two = onnx.parser.parse_model(TWO_CLASSES)
     onnx.helper.set_model_props(two, {"names": "{0: 'car', 1: 'person'}"})
     onnx.save_model(two, str(folder / "two.onnx"))

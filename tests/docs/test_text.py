@@ -23,7 +23,14 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection/test.py")]
 # Made of these classes where their frameworks are.
 STAND_INS = {"logn.callbacks.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
-KEYS_IN_FILES = {"logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics"}
+KEYS_IN_FILES = {
+    "logn.affine",
+    "logn.classifier",
+    "logn.comparison",
+    "logn.folded",
+    "logn.predictions",
+    "logn.statistics",
+}
 # At the start of a line of a block, or between backticks.
 NAMES = "|".join(verb.name for verb in VERBS)
 COMMAND = re.compile(rf"(?:^\s*(?:\$ )?|`)(logn (?:{NAMES})(?![\w-])[^`\n]*(?:\\\n[^`\n]*)*)", flags=re.M)

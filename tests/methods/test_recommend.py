@@ -76,11 +76,11 @@ def test_one_live_class_has_nothing_to_be_compared_with():
     assert logn.recommend(moments_of(rows, activation="sigmoid")).finding.startswith("Fewer than two classes")
 
 
-def test_an_unknown_activation_is_taken_for_a_sigmoid_with_a_warning():
+def test_an_unknown_activation_is_taken_for_a_softmax_with_a_warning():
     moments = moments_of(long_tailed())
-    with pytest.warns(logn.LogNWarning, match="Softmax or sigmoid"):
-        assert logn.recommend(moments).head == "sigmoid head"
-    assert logn.recommend(moments, activation="softmax").head == "classifier"
+    with pytest.warns(logn.LogNWarning, match="Softmax or sigmoid[?] Assumed softmax"):
+        assert logn.recommend(moments).head == "classifier"
+    assert logn.recommend(moments, activation="sigmoid").head == "sigmoid head"
 
 
 def test_unused_and_dead_columns_set_no_minimum():

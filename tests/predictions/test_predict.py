@@ -230,7 +230,7 @@ def test_paths_of_a_model_and_of_annotations(tmp_path, capsys):
     code, result = run("dev.json")
     assert (code, "with other images" in result["error"]) == (2, True)
     code, result = run("")
-    assert (code, "a JSON file" in result["error"]) == (2, True)
+    assert (code, "outside of class folders" in result["error"]) == (2, True)
 
 
 def test_boxes_of_the_top_classes(tmp_path):

@@ -1,11 +1,13 @@
 """The page of a classifier: the same story, told with accuracies, confusions and reliability."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.report.conftest import HOSTILE, ROW_METHODS, ROW_NAMES, logit_rows
 
+from logn.errors import InputError
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.report import sections
@@ -81,3 +83,13 @@ def test_what_is_not_known_is_left_out_or_named(tmp_path):
     text = (tmp_path / "report.html").read_text()
     assert "No intervals were computed" in text
     assert re.search(r"<h1>\s*<span>Accuracy [\d.]+ → ", text)
+
+
+def test_what_was_left_out_is_named_with_the_command(comparison):
+    without = replace(comparison, classes=tuple(replace(entry, train_count=None) for entry in comparison.classes))
+    with pytest.raises(InputError, match=r"made without `--counts`\. Compare again with it\.$"):
+        sections.logit_statistics(without, without["logn"])
+    typed = without.made_by(("logn", "compare", "my test.safetensors", "-o", "out"))
+    line = "Compare again with it: logn compare 'my test.safetensors' -o out --counts counts.csv --overwrite"
+    with pytest.raises(InputError, match=re.escape(line)):
+        sections.logit_statistics(typed, typed["logn"])

@@ -22,6 +22,7 @@ WRITERS = {
     "logn.statistics": "`logn collect`",
     "logn.affine": "`logn fit`",
     "logn.comparison": "`logn compare -o`",
+    "logn.classifier": "`logn predict`",
 }
 # The metadata entry that tells whether a file is as it was written.
 CHECKSUM = "checksum"
@@ -179,7 +180,7 @@ def _checksum(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) ->
     for name, array in sorted(tensors.items()):
         total = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), total)
         if array.size:
-            total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+            total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, total)
     return f"crc32:{total:08x}"
 
 
@@ -213,6 +214,20 @@ def read_safetensors(
     except OSError as error:
         raise InputError(f"`{path}` cannot be read: {error}.") from error
     return safetensors_from_bytes(data, name=os.fspath(path), expected_format=expected_format, schema=schema)
+
+
+def read_beside(
+    path: str | os.PathLike[str], mapped: Mapping[str, np.ndarray], *, expected_format: str, schema: int
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The same, except that some arrays are mapped already, because they may be larger than the memory."""
+    try:
+        with safe_open(str(path), framework="np") as file:
+            tensors = {name: mapped[name] if name in mapped else file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"`{path}` is not a valid safetensors file: {error}.") from error
+    _check_kind(path, metadata, expected_format, schema)
+    return tensors, _verified(path, tensors, metadata)
 
 
 def safetensors_from_bytes(

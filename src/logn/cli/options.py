@@ -65,7 +65,7 @@ def _at_least(least: float, most: float = float("inf")) -> Any:
 
 
 OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write the result.")
-DATA = option("--data", "-d", "-a", metavar="PATH", help="LVIS or COCO .json, YOLO data.yaml[:split] or VOC folder.")
+DATA = option("--data", "-d", "-a", metavar="PATH", help="COCO, LVIS, YOLO or VOC labels; or a folder per class.")
 
 Output = Annotated[Path, OUTPUT]
 OptionalOutput = Annotated[Path | None, OUTPUT]
@@ -95,7 +95,7 @@ ClassNames = Annotated[
     Path | None, option("--class-names", metavar="FILE", help="Class names, if the model has none: .txt or .json.")
 ]
 Counts = Annotated[
-    Path | None, option("--counts", metavar="FILE", help="Training counts: annotations, .csv, .npy or .json.")
+    Path | None, option("--counts", metavar="FILE", help="Training counts: labels as for --data, .csv, .npy or .json.")
 ]
 Statistics = Annotated[
     Path | None, option("--statistics", "-s", metavar="FILE", help="Statistics of training images (logn collect).")
@@ -294,10 +294,10 @@ def training_images(images: Path | None, data: Path | None) -> ImageSource:
         if images is None:
             raise InputError("Pass training images: --images FOLDER or --data FILE.")
         return images
-    from logn.data.dataset import DetectionDataset
+    from logn.data.dataset import open_dataset
     from logn.data.label_sources import with_split
 
-    return DetectionDataset(with_split(data, "train"), images).image_paths()
+    return open_dataset(with_split(data, "train"), images).image_paths()
 
 
 def looks_like_model(path: str | os.PathLike[str]) -> bool:
@@ -316,7 +316,10 @@ def refuse_model(path: Path, *wanted: str) -> None:
         trust = ["--trust"] if path.suffix.lower() in (".pt", ".pth") else []
         what, *words = wanted
         line = command("logn", words[0], path, *words[1:], *trust)
-        raise InputError(f"`{path}` is a model, but this command takes {what}. Make them with `{line}`.")
+        other = (
+            " For a classifier, --data is a folder per class, -o a .safetensors file." if words[0] == "predict" else ""
+        )
+        raise InputError(f"`{path}` is a model, but this command takes {what}. Make them with `{line}`.{other}")
 
 
 def check_output(path: Path, *inputs: str | os.PathLike[str] | None, overwrite: bool = False) -> None:

@@ -82,7 +82,7 @@ def calibrate(
     torch.distributed each process brings its own part of the images, and all end with the same correction.
 
     The first forward pass of a classifier compares its layer with the output of the model and detects an activation
-    there. If the model returns logits, the activation is recorded as unknown: pass
+    there. If the model returns logits, the activation is recorded as unknown and a softmax is assumed: pass
     `layer=logn.LogitLayer(..., activation="sigmoid")` for a multi-label model.
 
     By default the correction is that of `logn.recommend`, which changes nothing if there is little to correct;

@@ -18,7 +18,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse, with_threshold
 from logn.methods.checks import checked_share
 from logn.methods.provenance import LogitFacts, foreground_names
-from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
+from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
@@ -26,7 +26,7 @@ from logn.models.open import open_model
 from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
 from logn.models.write import check_suffix, check_target, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ASSUMED, ClassMoments
 
 if TYPE_CHECKING:
     from logn.models.proof import Proof
@@ -73,7 +73,7 @@ def score_change(
     """
     if len(moments.sample) == 0:
         return None
-    activation = moments.metadata.settled(affine.background).activation or "sigmoid"
+    activation = moments.metadata.settled(affine.background).activation or ASSUMED
     before, after = (class_scores(moments, part, activation) for part in (None, affine))
     weight = before.sum(axis=1) * moments.scored_sample()[2]
     changed = after.argmax(axis=1) != before.argmax(axis=1)
@@ -252,6 +252,7 @@ def correct(
         judged = [recommend(part, threshold=at) for part in moments]
     # That of the first stage that has something to correct.
     recommendation = next((part for part in judged if part.method != NONE), judged[0])
+    is_assumed = moments[0].metadata.settled().activation is None
     found = Correction(
         model=source.name,
         output=None,
@@ -260,7 +261,7 @@ def correct(
         unreadable=tuple(item for item in files.unreadable if isinstance(item, Path)),
         moments=moments,
         recommendation=recommendation,
-        doubts=(*sanity_checks(moments[0]), *row_checks(moments[0])),
+        doubts=(*([SOFTMAX_ASSUMED] if is_assumed else []), *sanity_checks(moments[0]), *row_checks(moments[0])),
     )
     is_left_alone = recommendation.method == NONE and name == RECOMMENDED and not options.get("force", False)
     if is_left_alone and thresholds is None:

@@ -131,7 +131,8 @@ def read_annotations(
         >>> read_annotations({**content, "images": [{"id": "7"}]})
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: `id` of entry 0 of `images` in `annotations` must be an integer, but is '7'.
+        logn.errors.InputError: `id` of entry 0 of `images` in `annotations` must be an integer, but is the text '7': \
+write it without quotes.
     """
     wanted = {section: (*names, *(integers or {}).get(section, ())) for section, names in INTEGERS.items()}
     if isinstance(source, Mapping):
@@ -157,6 +158,9 @@ def _stream(source: LabelSource, *, outlines: bool, sizes: bool) -> Iterator[Ele
         return yolo_elements(source, sizes=sizes)
     if source.form == "voc":
         return voc_elements(source)
+    if source.is_of_classifier:
+        what = "a folder without COCO, YOLO or VOC labels" if source.form == "folders" else "a list"
+        raise InputError(f"`{source.path}` is {what}, but boxes are needed: pass LVIS, COCO, YOLO or VOC labels.")
     return stream_elements(source.path, skip=None if outlines else OUTLINE)
 
 
@@ -281,9 +285,12 @@ class _Draft:
         if name not in entry:
             raise InputError(_lacks(section, self.source, name, place))
         if not _is_integer(entry[name]):
+            value, hint = f"{entry[name]!r:.40}", ""
+            if isinstance(entry[name], str):
+                value = f"the text {value}"
+                hint = ": write it without quotes" if entry[name].isdecimal() else ": use whole numbers as ids"
             raise InputError(
-                f"`{name}` of entry {place} of `{section}` in `{self.source}` must be an integer, but is "
-                f"{entry[name]!r:.40}."
+                f"`{name}` of entry {place} of `{section}` in `{self.source}` must be an integer, but is {value}{hint}."
             )
 
     def _refuse_box(self, entry: Entry, place: int) -> None:

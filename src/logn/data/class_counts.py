@@ -112,7 +112,7 @@ class ClassCounts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
-        r"""Read annotations (of YOLO and VOC those of training), a table, an array or a list.
+        r"""Read annotations (of YOLO and VOC those of training), a folder or list of images, a table or an array.
 
         Example:
             >>> import tempfile
@@ -122,10 +122,13 @@ class ClassCounts:
             [60.0, 20.0]
         """
         from logn.data.annotations import read_annotations
-        from logn.data.label_sources import are_labels, with_split
+        from logn.data.label_sources import find_labels, with_split
 
         path = Path(path)
-        if are_labels(path):
+        form = find_labels(path).form
+        if form == "folders" or (form == "list" and (path.suffix == ".txt" or _lists_images(path))):
+            return _count_images(with_split(path, "train"))
+        if form in ("yolo", "voc"):
             return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
         readers = {".json": _read_json, ".csv": _read_table, ".npy": _read_npy}
         if path.suffix not in readers:
@@ -155,6 +158,25 @@ def _as_counts(field: str, values: npt.ArrayLike) -> FloatArray:
         raise InputError(f"Expected `{field}` to be at least 0, but got {counts[index]:g} for class {index}.")
     counts.setflags(write=False)
     return counts
+
+
+def _lists_images(path: Path) -> bool:
+    """Whether a table has a row per image, not per class."""
+    with naming(path):
+        return "path" in read_table(path)[0]
+
+
+def _count_images(source: Path) -> ClassCounts:
+    """Count the images of each class of a folder per class or a list; numbered classes have no names."""
+    from logn.data.dataset import ClassificationDataset
+
+    data = ClassificationDataset(source)
+    counts, numbers = np.bincount(data.labels).astype(np.float64), data.numbers
+    if numbers is None or not (data.is_list or numbers == sorted(numbers)):
+        return ClassCounts(counts, names=data.classes, num_images=len(data))
+    by_number = np.zeros(max(numbers) + 1)
+    np.add.at(by_number, numbers, counts)
+    return ClassCounts(by_number, num_images=len(data))
 
 
 def _read_npy(path: Path) -> ClassCounts:

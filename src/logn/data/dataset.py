@@ -1,9 +1,10 @@
-"""DetectionDataset: the images and classes of a data set, from LVIS, COCO, YOLO or Pascal VOC."""
+"""The images and classes of a data set: with boxes (LVIS, COCO, YOLO, Pascal VOC), or with one class per image."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from logn.data.annotations import Annotations, IntArray, fingerprint_images, image_names, read_annotations
-from logn.data.images import ImageArray, read_rgb
-from logn.data.label_sources import find_labels
+from logn.data.class_names import match_classes
+from logn.data.class_tables import naming, read_table
+from logn.data.images import ImageArray, images_in, is_image, read_rgb
+from logn.data.label_sources import DEFAULT_SPLIT, LabelSource, find_labels, split_folders, subfolders
 from logn.errors import InputError
 
 
@@ -122,3 +125,183 @@ class DetectionDataset:
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected `index` to be within {len(self)} images, but got {index}.")
         return int(index) % len(self)
+
+
+# What the columns of a table of images may be called; the first names are ours.
+_PATH_COLUMNS = ("path", "file_name", "filename", "file", "image", "image_path")
+_LABEL_COLUMNS = ("label", "class", "class_name", "name", "category")
+
+
+class ClassificationDataset:
+    """Images with one class each: a folder per class, as ImageNet has it, or a list of paths and classes.
+
+    Args:
+        source: A folder with a folder of images per class, or with such folders per split (`train`, `val`, `test`; the
+            split follows a colon, as in `imagenet:test`, and is "val" by default). Or a `.txt` list with a path and a
+            class per line, as ImageNet-LT has it; or a `.csv` table with columns `path` and `label`.
+        image_root: Of a list: the folder that its paths start from; by default the folder of the list.
+
+    Attributes:
+        source: What it was read from.
+        root: The folder that the paths start from.
+        paths: Path of each image.
+        classes: The classes by name, sorted.
+        labels: `(N,)` index in `classes` of each image.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None) -> None:
+        found = find_labels(source)
+        self.source, self.is_list = Path(source), found.form == "list"
+        if self.is_list:
+            self.root = found.root if image_root is None else Path(image_root)
+            names, texts = _read_list(found.path)
+            self.paths = [self.root / name for name in names]
+        else:
+            if image_root is not None:
+                raise InputError(f"`{source}` holds its images itself: leave out `images` (`--images`).")
+            self.root = _split_folder(found)
+            self.paths, texts = _in_class_folders(self.root)
+        self.classes = tuple(sorted(set(texts)))
+        place = {name: index for index, name in enumerate(self.classes)}
+        self.labels: IntArray = np.array([place[text] for text in texts], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The classes as numbers; None unless all are."""
+        is_numbered = all(name.isascii() and name.isdecimal() for name in self.classes)
+        return [int(name) for name in self.classes] if is_numbered else None
+
+    def image_paths(self) -> list[Path]:
+        """Path of each image; an error if the first is missing."""
+        if not self.paths[0].is_file():
+            raise InputError(
+                f"The first image of `{self.source}` is not at `{self.paths[0]}`: pass the folder that its paths start "
+                "from as `images` (`--images`)."
+            )
+        return self.paths
+
+    def columns(self, class_names: Sequence[str] | None, num_columns: int, model: str = "the model") -> IntArray:
+        """The column of the model that each of `classes` is: by name, never by place; -1 for one that it lacks.
+
+        Numbers are columns, counted from 0: in a list, and as names of folders if the model has no names. Numbers that
+        can be read in two ways are refused.
+
+        Args:
+            class_names: Name of each column; None if the model has none.
+            num_columns: Columns of its logits.
+            model: What to call it in messages.
+        """
+        numbers = self.numbers
+        names = None if class_names is None or _are_places(class_names) else tuple(class_names)
+        if numbers and (names is None or (self.is_list and not any(name.isdecimal() for name in names))):
+            return self._numbered(numbers, num_columns, model)
+        if numbers and self.is_list:
+            raise InputError(
+                f"The labels of `{self.source}` are numbers, and so are class names of {model}: write names or columns "
+                "that cannot be mistaken for each other."
+            )
+        if names is None:
+            raise InputError(
+                f"`{self.source}` has class names, but {model} has none to match them with: pass `class_names` "
+                f"(`--class-names`), one name per column in the order of training."
+            )
+        try:
+            return match_classes(names, self.classes, "labels").model_of_label
+        except InputError as error:
+            numbering = " A list of paths and numbers is matched by column." if "share no" in str(error) else ""
+            raise InputError(f"{error}{numbering}") from error
+
+    def _numbered(self, numbers: Sequence[int], num_columns: int, model: str) -> IntArray:
+        """Numbers as columns; those out of range, twice, or of folders that sort in another order are refused."""
+        what = f"the labels of `{self.source}`" if self.is_list else f"the folders of `{self.source}`"
+        if max(numbers) >= num_columns:
+            raise InputError(
+                f"{what[0].upper()}{what[1:]} go up to {max(numbers)}, but {model} has {num_columns} columns, counted "
+                "from 0."
+            )
+        widths = {len(name) for name in self.classes}
+        is_sorted = num_columns <= 10 or (len(widths) == 1 and min(widths) >= len(str(num_columns - 1)))
+        if len({*numbers}) < len(numbers) or not (self.is_list or is_sorted):
+            raise InputError(
+                f"The numbers of {what} can be columns, or names that training sorted as text (10 before 2): pass "
+                "`class_names` (`--class-names`), one name per column."
+            )
+        return np.array(numbers, np.int64)
+
+
+def _are_places(names: Sequence[str]) -> bool:
+    """Whether names only number the columns from 0, as exporters write them that know none."""
+    return all(re.fullmatch(rf"(?:class|label)?[ _-]?0*{column}", name, re.I) for column, name in enumerate(names))
+
+
+def _split_folder(found: LabelSource) -> Path:
+    """The folder of class folders: that of the split, where there are any."""
+    splits = split_folders(found.path)
+    if not splits and found.split is None:
+        return found.path
+    split = found.split or DEFAULT_SPLIT
+    if split not in splits:
+        has = f"has {', '.join(splits)}" if splits else "has none"
+        raise InputError(f"`{found.path}` has no split `{split}` (it {has}): name another after a colon.")
+    return splits[split]
+
+
+def _in_class_folders(root: Path) -> tuple[list[Path], list[str]]:
+    """The images of each class folder, and their classes; other contents are refused."""
+    if any(is_image(path) for path in root.iterdir()):
+        raise InputError(
+            f"`{root}` holds images outside of class folders: put each into the folder of its class, name the file "
+            "of its boxes (.json, data.yaml), or pass images without labels as `images` (`--images`)."
+        )
+    found = {folder.name: images_in(folder) for folder in subfolders(root)}
+    found = {name: paths for name, paths in found.items() if paths}
+    if len(found) < 2:
+        what = f"images of one class only ({next(iter(found))})" if found else "no folder of images per class"
+        raise InputError(f"`{root}` holds {what}: pass a folder with a folder of images for each class.")
+    return [path for paths in found.values() for path in paths], [name for name in found for _ in found[name]]
+
+
+def _read_list(path: Path) -> tuple[list[str], list[str]]:
+    """The path and the class of each image in a list."""
+    with naming(path):
+        names, labels = _read_image_table(path) if path.suffix.lower() == ".csv" else _read_image_lines(path)
+        if len(set(labels)) < 2:
+            raise InputError(f"It lists {f'images of one class only ({labels[0]})' if labels else 'no images'}.")
+        return names, labels
+
+
+def _read_image_lines(path: Path) -> tuple[list[str], list[str]]:
+    names, labels = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+        if not line.strip():
+            continue
+        name, label = [*line.strip().rsplit(None, 1), ""][:2]
+        if not label:
+            raise InputError(f"Line {number} is not a path and a class: {line.strip()[:80]!r}.")
+        names.append(name)
+        labels.append(label)
+    return names, labels
+
+
+def _read_image_table(path: Path) -> tuple[list[str], list[str]]:
+    rows = read_table(path)
+    columns = [next((name for name in wanted if name in rows[0]), None) for wanted in (_PATH_COLUMNS, _LABEL_COLUMNS)]
+    if None in columns:
+        raise InputError(f"Expected the columns `path` and `label`, but the first line has {', '.join(rows[0])}.")
+    empty = next(
+        (number for number, row in enumerate(rows, 1) if not all(row[str(name)].strip() for name in columns)), 0
+    )
+    if empty:
+        raise InputError(f"Row {empty} has an empty path or label.")
+    return [row[str(columns[0])].strip() for row in rows], [row[str(columns[1])].strip() for row in rows]
+
+
+def open_dataset(
+    source: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None
+) -> DetectionDataset | ClassificationDataset:
+    """The images that labels of any form name: of a detector, or of a classifier."""
+    kind = ClassificationDataset if find_labels(source).is_of_classifier else DetectionDataset
+    return kind(source, image_root)

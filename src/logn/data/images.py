@@ -30,10 +30,20 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     root = Path(folder)
     if not root.is_dir():
         raise InputError(f"There is no folder of images `{root}`.")
-    found = sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = images_in(root)
     if not found:
         raise InputError(f"`{root}` holds no images ({', '.join(SUFFIXES)}).")
     return found
+
+
+def images_in(folder: Path) -> list[Path]:
+    """All images in a folder and the folders in it, in the order of their names; none where it holds none."""
+    return sorted(path for path in folder.rglob("*") if is_image(path))
+
+
+def is_image(path: Path) -> bool:
+    """Whether a path is a file with the suffix of an image."""
+    return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def select_images(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], count: int | None) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a path to labels is: a COCO or LVIS file, a YOLO `data.yaml`, or a folder of Pascal VOC; and which split."""
+"""What a path to labels is: COCO or LVIS, a YOLO `data.yaml`, Pascal VOC, a folder per class, a list; which split."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from logn.errors import InputError, warn
 YAML_SUFFIXES = (".yaml", ".yml")
 YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 ROBOFLOW_NAME = "_annotations.coco.json"
+#: Files that list a path and a class per line, as ImageNet-LT does.
+LIST_SUFFIXES = (".txt", ".csv")
 #: The split that is measured if none is named, as in Ultralytics.
 DEFAULT_SPLIT = "val"
+# What folders of a split may be called.
+_SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 _HEADERS_AT_ONCE = 1024
 
 
@@ -28,8 +32,8 @@ class LabelSource:
     """Labels on disk.
 
     Args:
-        path: A JSON file, a `data.yaml`, or the folder of VOC's XML files.
-        form: "json", "yolo" or "voc".
+        path: A JSON file, a `data.yaml`, the folder of VOC's XML files, a folder per class or a list of paths.
+        form: "json", "yolo", "voc", "folders" or "list"; of classifiers the last two.
         split: The part named behind a colon, as in `data.yaml:test`; None if none is.
     """
 
@@ -40,17 +44,41 @@ class LabelSource:
     @property
     def root(self) -> Path:
         """The folder that the paths of the images start from."""
-        return self.path if self.form == "voc" else self.path.parent
+        return self.path if self.form in ("voc", "folders") else self.path.parent
 
     @property
     def has_splits(self) -> bool:
         """Whether a split has to be named or assumed."""
+        if self.form == "folders":
+            return bool(split_folders(self.path))
         return self.form == "yolo" or (self.form == "voc" and image_sets(self.path).is_dir())
+
+    @property
+    def is_of_classifier(self) -> bool:
+        """Whether each image has one class and no boxes."""
+        return self.form in ("folders", "list")
 
 
 def image_sets(folder: Path) -> Path:
     """Where VOC keeps the lists of its splits."""
     return folder / "ImageSets" / "Main"
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, in the order of their names; hidden ones are left out."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def split_folders(folder: Path) -> dict[str, Path]:
+    """The folder of each split, where a folder holds splits of class folders and nothing else; else none."""
+    inside = {path.name: path for path in subfolders(folder)}
+    if not {*inside} <= {name for names in _SPLIT_FOLDERS.values() for name in names}:
+        return {}
+    # A class may be called "train": its folder holds images, that of a split holds folders.
+    if not inside or not all(subfolders(path) for path in inside.values()):
+        return {}
+    named = {split: [inside[name] for name in names if name in inside] for split, names in _SPLIT_FOLDERS.items()}
+    return {split: folders[0] for split, folders in named.items() if folders}
 
 
 def find_labels(source: str | os.PathLike[str]) -> LabelSource:
@@ -60,14 +88,14 @@ def find_labels(source: str | os.PathLike[str]) -> LabelSource:
         >>> found = find_labels("coco/data.yaml:test")
         >>> found.path.name, found.form, found.split
         ('data.yaml', 'yolo', 'test')
-        >>> find_labels("val.json").form
-        'json'
+        >>> find_labels("val.json").form, find_labels("ImageNet_LT_test.txt").form
+        ('json', 'list')
     """
     path = Path(source)
     before, colon, split = os.fspath(source).rpartition(":")
     if colon and before and split.isidentifier() and not path.exists():
         named = _form_of(Path(before))
-        if named is not None and named.form != "json":
+        if named is not None and named.form in ("yolo", "voc", "folders"):
             return LabelSource(named.path, named.form, split)
     return _form_of(path) or LabelSource(path, "json")
 
@@ -89,12 +117,14 @@ def with_split(source: str | os.PathLike[str], split: str) -> Path:
 
 def are_labels(source: str | os.PathLike[str]) -> bool:
     """Whether a path is a `data.yaml`, a folder with one, or a folder of VOC; with or without a split."""
-    return find_labels(source).form != "json"
+    return find_labels(source).form in ("yolo", "voc")
 
 
 def _form_of(path: Path) -> LabelSource | None:
     if path.suffix.lower() in YAML_SUFFIXES:
         return LabelSource(path, "yolo")
+    if path.suffix.lower() in LIST_SUFFIXES and not path.is_dir():
+        return LabelSource(path, "list")
     if not path.is_dir():
         return None
     if file := _yaml_in(path):
@@ -103,7 +133,7 @@ def _form_of(path: Path) -> LabelSource | None:
         return LabelSource(path / ROBOFLOW_NAME, "json")
     if (path / "Annotations").is_dir() or next(path.glob("*.xml"), None) is not None:
         return LabelSource(path, "voc")
-    return None
+    return LabelSource(path, "folders")
 
 
 def _yaml_in(folder: Path) -> Path | None:

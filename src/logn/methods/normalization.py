@@ -19,7 +19,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.doubts import value_checks
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.moments import ASSUMED, ClassMoments, StatisticsMetadata
 
 Statistic = Literal["mean", "prior"]
 MarginName = Literal["min", "mean", "max", "background"]
@@ -167,8 +167,8 @@ def prior2posterior(
 
 
 def mean_probability(moments: ClassMoments, activation: str | None) -> FloatArray:
-    """Mean probability of each column; without an activation that of sigmoids. InputError if it was not recorded."""
-    prior = moments.mean_probability_of(activation or "sigmoid")
+    """Mean probability of each column; without an activation that of a softmax. InputError if it was not recorded."""
+    prior = moments.mean_probability_of(activation or ASSUMED)
     if prior is None:
         raise InputError(
             "The statistics do not hold the mean probability of each class, which the prior needs: collect them again "

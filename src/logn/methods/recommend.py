@@ -21,7 +21,7 @@ from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import basis_of, keep_detections
 from logn.statistics.diagnosis import active_classes
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.moments import ASSUMED, ClassMoments, StatisticsMetadata
 
 RECOMMENDED, NONE = "recommended", "none"
 # How much of the prior to take away: of detectors and sigmoid heads, and of classifiers.
@@ -34,6 +34,10 @@ TRADE_SOURCE: Final = "research/docs/strong-detectors.md"
 CLASSIFIER_TRADE: Final = {0.5: (1.8, -1.3), 0.75: (2.8, -1.8), 1.0: (3.4, -3.3)}
 # What the lowest class keeps from the mean of all, beside a background: the margin, which the strength does not move.
 MARGIN_SHARE: Final = 0.5
+SOFTMAX_ASSUMED = (
+    'Softmax or sigmoid? Assumed softmax. Pass activation="sigmoid" (`--activation sigmoid`) for a model with '
+    "sigmoids, such as a multi-label classifier."
+)
 # Below this ratio between the mean scores of frequent and rare classes there is little to correct.
 LITTLE_RATIO = 2.0
 # A ratio is beyond chance where this share of the draws from classes of LITTLE_RATIO stays below it.
@@ -162,7 +166,7 @@ def recommend(
         moments: Statistics of the logits over training images.
         threshold: The score above which you count a detection.
         background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded"; taken for a sigmoid where it is not known.
+        activation: "softmax", "sigmoid", or "recorded"; assumed to be a softmax where neither the model nor you say it.
 
     Example:
         >>> rows = np.random.default_rng(0).standard_normal((2000, 6))
@@ -179,11 +183,8 @@ def recommend(
     check_moments(moments)
     settled = moments.metadata.settled(background, activation)
     if settled.activation is None:
-        warn(
-            'Softmax or sigmoid? Assumed sigmoid. Pass activation="softmax" (`--activation softmax`) for a classifier '
-            "with one class per image."
-        )
-    judged, index = settled.activation or "sigmoid", settled.background
+        warn(SOFTMAX_ASSUMED)
+    judged, index = settled.activation or ASSUMED, settled.background
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"
     limit = checked_share("threshold", threshold)
     prior = mean_probability(moments, judged)

@@ -197,6 +197,11 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
         return model(batch)
     if isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) > 0:
         images = batch[0]
+        if _are_labels(images) and any(_are_images(item) for item in batch[1:]):
+            raise InputError(
+                f"`loader` gives labels first ({images.dtype} of shape {tuple(images.shape)}), images after them; pass "
+                "forward=lambda model, batch: model(batch[1])."
+            )
         if is_torch_tensor(images):
             return model(images)
         if _is_image_list(images):
@@ -218,6 +223,15 @@ def _run_on_mapping(model: nn.Module, batch: Mapping[str, Any]) -> Any:
         f"`loader` gives {_describe(batch)}, but no images under any of {', '.join(IMAGE_KEYS)}; pass "
         "forward=lambda model, batch: … to run the model on it."
     )
+
+
+def _are_labels(item: Any) -> bool:
+    """Whether an item of a batch is a number per image, as no model takes for images."""
+    return is_torch_tensor(item) and item.dim() < 2 and not item.is_floating_point()
+
+
+def _are_images(item: Any) -> bool:
+    return is_torch_tensor(item) and item.dim() >= 3 and item.is_floating_point()
 
 
 def _is_image_list(batch: Any) -> bool:

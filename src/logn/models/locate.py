@@ -145,7 +145,7 @@ def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]
         listed = ", ".join(f"{path} ({widths[path]})" for path in layers)
         raise InputError(
             f"{kind} returns the logits of several layers, {listed}; name the one of the classes: "
-            f'layer=logn.LogitLayer("{next(iter(layers))}").'
+            f'layer=logn.LogitLayer("{next(iter(layers))}", activation="softmax").'
         )
     for path, verdict in layers.items():
         if verdict.rectified:
@@ -201,5 +201,5 @@ def _not_found(model: nn.Module, num_columns: int | None) -> str:
 
 def _name_it(model: nn.Module, num_columns: int | None) -> str:
     widths = [] if num_columns is None else [num_columns]
-    line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None)'
+    line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None, activation="softmax")'
     return f"name the layer of the class logits, such as {line}; the layers are {listed_candidates(model, widths)}"

@@ -30,6 +30,10 @@ Advance = Callable[[int], object]
 # One per stage of a cascade; else one.
 Stages = tuple[ClassMoments, ...]
 BATCH = 8
+Logits = npt.NDArray[np.float32]
+# For whoever gives labels of the other kind.
+NEEDS_BOXES = "pass labels with boxes as `data` (`--data`): LVIS, COCO, YOLO or VOC"
+NEEDS_CLASSES = "pass a folder per class, or a list of paths and labels, as `data` (`--data`)"
 
 
 def ignore(count: int) -> None:
@@ -103,6 +107,9 @@ class OpenedModel(Protocol):
     def detector(self) -> ProposingDetector:
         """The model as a source of proposals; raises for one without boxes."""
 
+    def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
+        """Run a classifier over the images once: its class logits, a row per readable image; refuses other models."""
+
     def check(self) -> None:
         """Refuse what could not be corrected, before the pass over the images, which may take an hour."""
 
@@ -161,6 +168,10 @@ class ProposalModel:
         """What it says of its class logits."""
         named = getattr(self.detector, "class_names", None)
         return Head("its logits", None, None if named is None else tuple(named), self.detector.activation)
+
+    def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
+        """Refuse: it gives boxes."""
+        raise InputError(f"`{self.name}` is a detector: {NEEDS_BOXES}.")
 
     def check(self) -> None:
         """Refuse: there is no layer to correct."""

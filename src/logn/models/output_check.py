@@ -6,8 +6,11 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError, warn
@@ -36,7 +39,7 @@ COMPARABLE_POPULATIONS = (None, "images", "image locations")
 WAY_OUT = (
     "name the layer whose output the model returns; if it mixes or scales logits (a temperature), pass the result "
     "through self.logits = torch.nn.Identity() in forward, name that as "
-    'logn.LogitLayer("logits", num_columns=…), and use logn.attach'
+    'logn.LogitLayer("logits", activation="softmax", num_columns=…), and use logn.attach'
 )
 
 
@@ -208,6 +211,49 @@ def watch(model: nn.Module, layers: Mapping[str, LogitLayer], run: Callable[[], 
         recompile()
         run()
     return passes
+
+
+def image_logits(
+    model: nn.Module, layer: LogitLayer, run: Callable[[], object], num_images: int, name: str
+) -> npt.NDArray[np.float32]:
+    """The logits of a classifier, one row for each of so many images, as the mean of what its class layers give.
+
+    Several layers are averaged (a distilled transformer), and so are locations; what the model returns shows whether
+    that is what it does. Models that return no row per image, or other scores than these, are refused.
+
+    Args:
+        model: A torch module.
+        layer: Where its logits are.
+        run: Runs it on the images, in one pass or several.
+        num_images: How many there are.
+        name: What the user calls it.
+    """
+    layers = {path: replace(layer, path=path) for path in layer.paths}
+    parts = [_logits_returned(item, layer, name) for item in watch(model, layers, run)]
+    rows = np.concatenate(parts)
+    if len(rows) != num_images:
+        raise InputError(
+            f"`{name}` gives {len(rows)} rows of logits for {num_images} images: it is no image classifier."
+        )
+    return rows
+
+
+def _logits_returned(item: Pass, layer: LogitLayer, name: str) -> npt.NDArray[np.float32]:
+    """The logits of one pass, a row per image, if the model has returned them, plain or activated."""
+    scores = [tensor for _, tensor in named_scores(item.parts)]
+    for rows in together([call for calls in item.rows.values() for call in calls]):
+        columns = rows.shape[-1]
+        for tensor in scores:
+            if len(tensor) != len(rows) or tensor.numel() != len(rows) * columns:
+                continue
+            pooled = rows.reshape(len(rows), -1, columns).double().mean(1).float()
+            if compare([pooled], [tensor]).agrees is not False:
+                return np.asarray(pooled.numpy(), np.float32)
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in scores) or "no tensor"
+    raise InputError(
+        f"`{name}` returns {shapes}, which is not the logits of `{layer.name}`, one row per image: it is no image "
+        "classifier that can be measured."
+    )
 
 
 def find_by_output(model: nn.Module, run: Callable[[], Any]) -> dict[str, Verdict]:

@@ -1,4 +1,4 @@
-"""predict: run a detector once over a data set and keep its proposals with all logits; once more for masks."""
+"""predict: run a model once over a data set and keep all its logits, of a detector with its boxes; masks need more."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.data.class_names import ClassMatch, match_classes, warn_of_position
-from logn.data.dataset import DetectionDataset
+from logn.data.dataset import ClassificationDataset, DetectionDataset, open_dataset
 from logn.data.masks import encode_mask
 from logn.errors import InputError, warn
+from logn.models.hints import Hints
 from logn.models.images import as_tensor
-from logn.models.open import detector
-from logn.models.opened import fingerprint_of
+from logn.models.open import detector, open_model
+from logn.models.opened import BATCH, fingerprint_of
 from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
+from logn.predictions.classifier import predict_classifier
 from logn.predictions.detections import Detections
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
@@ -52,35 +54,46 @@ class ImageSource(Protocol):
 
 def predict(
     model: Any,
-    data: str | os.PathLike[str] | ImageSource,
+    data: str | os.PathLike[str] | ImageSource | ClassificationDataset,
     path: str | os.PathLike[str],
     *,
     images: str | os.PathLike[str] | None = None,
-    batch: int = 8,
+    batch: int | None = None,
     dtype: str = "float16",
     boxes_per_proposal: int | None = 100,
     trust: bool = False,
+    overwrite: bool = False,
     metadata: Mapping[str, Any] | None = None,
     progress: Callable[[int], object] | None = None,
+    **hints: Any,
 ) -> int:
-    """Write the proposals of all images to a store; images that it holds already are not run again.
+    """Run a detector or a classifier over labelled images and keep its logits, for `logn.compare`.
+
+    Of a detector all proposals are written to a store, a folder; images that it holds already are not run again. Of a
+    classifier, if `data` is a folder per class or a list, logits, labels, class names and paths are written to one
+    `.safetensors` file. Its classes are matched by name; images of other classes, and files that cannot be read, are
+    left out with a warning.
 
     Under torchrun each process writes its own part: process `r` of `w` takes every `w`-th image from `r`, so no image
-    is run twice, and a later run may have another number of processes.
+    is run twice, and a later run may have another number of processes. A classifier takes one process.
 
     Args:
-        model: Anything that `logn.detector` takes.
-        data: Annotations in any form, or a data set. They name images and classes; the boxes are not used.
-        path: Folder of the store.
+        model: Of a detector anything that `logn.detector` takes, of a classifier anything that `logn.correct` takes.
+        data: Of a detector annotations in any form, or a data set. They name images and classes; the boxes are not
+            used. Of a classifier a folder with a folder of images per class (`imagenet/val`, or `imagenet:val`), a
+            `.txt` list with a path and a class per line, or a `.csv` table with columns `path` and `label`.
+        path: Folder of the store; of a classifier the file.
         images: Folder that the image paths in `data` start from; by default that of the annotations.
-        batch: Images per forward pass.
+        batch: Images per forward pass; by default 8, of ONNX classifiers 1.
         dtype: Of the logits: "float16", or "float32" for twice the size.
         boxes_per_proposal: For models with a box per class: keep the boxes of this many top-scoring classes of each
             proposal. Other classes use the box of the top class. None keeps all: 21 MB per image for LVIS.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
+        overwrite: Of a classifier: replace the file.
         metadata: Kept in the header. Its `fingerprint` (of the weights) and `images` (of the data set) must be the
             same when a store is continued; both are filled in if missing.
         progress: Called with the number of images whenever some are done, including those of an earlier run.
+        hints: Fields of `logn.Hints`, such as `like` and `class_names`.
 
     Returns:
         Number of images that this call has run.
@@ -89,12 +102,22 @@ def predict(
         >>> import logn
         >>> logn.predict("yolox_nano.onnx", "val.json", "predictions", images="val2017")  # doctest: +SKIP
         5000
+        >>> logn.predict("vit", "imagenet:val", "test.safetensors")  # doctest: +SKIP
+        50000
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     report = progress or (lambda count: None)
-    source: Any = detector(model, trust=trust) if isinstance(model, str | os.PathLike) else model
-    dataset: ImageSource = DetectionDataset(data, images) if isinstance(data, str | os.PathLike) else data
+    dataset: Any = open_dataset(data, images) if isinstance(data, str | os.PathLike) else data
+    if isinstance(dataset, ClassificationDataset):
+        opened = open_model(model, Hints(trust=trust, **hints))
+        return predict_classifier(
+            opened, dataset, path, batch=batch, overwrite=overwrite, metadata=metadata, progress=report
+        )
+    if overwrite:
+        raise InputError("`overwrite` is for classifiers; of a detector a folder is continued, or use a new one.")
+    is_named = isinstance(model, str | os.PathLike)
+    source: Any = detector(model, trust=trust, **hints) if is_named or hints else model
     match = match_detector(source, dataset.class_names)
     known = {"fingerprint": fingerprint_of(source), "images": getattr(dataset, "images_fingerprint", None)}
     about = {**known, **(metadata or {})}
@@ -113,7 +136,7 @@ def predict(
             )
         return made
 
-    _write(source, dataset, todo, path, header, part=rank, batch=batch, report=report)
+    _write(source, dataset, todo, path, header, part=rank, batch=batch or BATCH, report=report)
     return len(todo)
 
 

@@ -272,7 +272,7 @@ def logit_statistics(comparison: Comparison, focus: MethodResult) -> dict[str, F
     def column(name: str, option: str) -> FloatArray:
         values = [getattr(entry, name) for entry in comparison.classes]
         if all(value is None for value in values):
-            raise InputError(f"The comparison was made without `{option}`. Compare again with it.")
+            raise InputError(f"The comparison was made without `{option}`. {_compared_with(comparison, option)}")
         return np.array([math.nan if value is None else value for value in values], np.float64)
 
     images = column("train_count", "--counts")
@@ -285,6 +285,17 @@ def logit_statistics(comparison: Comparison, focus: MethodResult) -> dict[str, F
         raise InputError(f"`{focus.name}` is not a scale and shift per class: the statistics after it are unknown.")
     after = {"mean_after": scale * mean + shift, "std_after": np.abs(scale) * std}
     return {"images": images, "mean_before": mean, "std_before": std, **after}
+
+
+def _compared_with(comparison: Comparison, option: str) -> str:
+    """How to compare again with an option that was left out; the name of its file is an example."""
+    typed = comparison.provenance.command
+    if not typed:
+        return "Compare again with it."
+    counts = "train.json" if comparison.task == DETECTION else "counts.csv"
+    example = {"--counts": counts, "--statistics": "statistics.safetensors"}[option]
+    replacing = () if "--overwrite" in typed else ("--overwrite",)
+    return f"Compare again with it: {command(*typed, option, example, *replacing)}"
 
 
 def follows_count(values: FloatArray, images: FloatArray) -> float:
@@ -553,7 +564,7 @@ def provenance(comparison: Comparison, focus: MethodResult) -> Section:
 def subject(comparison: Comparison, folder: Path) -> str:
     """Which model was measured on which data, as far as the comparison knows; else its folder."""
     inputs = comparison.provenance.inputs
-    model = (inputs.get("predictions") or {}).get("model")
+    model = (inputs.get("predictions") or inputs.get("logits") or {}).get("model")
     labels = inputs.get("annotations")
     data = Path(str(labels)).name if labels else (inputs.get("logits") or {}).get("name")
     name = str(model or folder.resolve().name)

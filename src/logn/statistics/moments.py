@@ -33,6 +33,10 @@ FILE_SCHEMA = 4
 Nonfinite = Literal["error", "skip"]
 
 
+# What follows logits where neither the model nor the user says it.
+ASSUMED = "softmax"
+
+
 @dataclass(frozen=True)
 class StatisticsMetadata:
     """Where statistics come from. Those that differ in any of this describe different things and never merge.
@@ -104,8 +108,8 @@ class StatisticsMetadata:
     ) -> StatisticsMetadata:
         """The same with the background and the activation that a caller gives instead of "recorded".
 
-        Where the activation is not known, it is a softmax beside a background column, and where each image has one row
-        of logits; else it stays None.
+        Where the activation is not known, it is a softmax beside a background column, and in a classifier that was
+        found by what it returns; else it stays None, and whoever needs one assumes `ASSUMED`.
 
         Example:
             >>> metadata = StatisticsMetadata(class_names=("a", "b"))
@@ -116,7 +120,7 @@ class StatisticsMetadata:
             raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {activation!r}.')
         index = check_background(self.background if background == "recorded" else background)
         settled = self.activation if activation in (None, "recorded") else activation
-        if settled is None and (index is not None or self.population == "images"):
+        if settled is None and (index is not None or self.population in ("images", "image locations")):
             settled = "softmax"
         return replace(self, background=index, activation=settled)
 

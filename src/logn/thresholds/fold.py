@@ -66,6 +66,11 @@ def fold_thresholds(
     check_suffix(opened, target)
     opened.check()
     head = opened.head
+    if head.activation is None:
+        raise InputError(
+            f'`{name}` does not say what follows its logits: pass activation="sigmoid" (`--activation sigmoid`) if '
+            "sigmoids do."
+        )
     if head.activation != "sigmoid":
         raise InputError(
             f"`{name}` ends in a softmax, whose thresholds need labelled images: "

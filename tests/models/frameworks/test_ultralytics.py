@@ -138,7 +138,7 @@ def test_the_other_kinds_of_model(spread):
     head.labels, head.cv3 = head.cv3, None
     with pytest.raises(InputError) as caught:
         locate_logits(renamed, num_columns=CLASSES)
-    assert 'logn.LogitLayer("model.22.labels.2.2", background=None)' in str(caught.value)
+    assert 'logn.LogitLayer("model.22.labels.2.2", background=None, activation="softmax")' in str(caught.value)
     assert "model.22.labels.0.2 (Conv2d, 5)" in str(caught.value)
 
 

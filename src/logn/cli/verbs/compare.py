@@ -63,6 +63,7 @@ def compare(
     Examples:
       logn compare predictions -d val.json -s stats.safetensors -o comparison
       logn compare predictions -d val.json -s stats.safetensors --masks models.py:mask_rcnn
+      logn compare test.safetensors -s stats.safetensors --counts imagenet/train
       logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
     from logn.measure.comparison.compare import compare as run
@@ -136,14 +137,16 @@ def _check_options(
     train_logits: Path | None,
     class_names: Path | None,
 ) -> None:
-    """Refuse options of the other kind of model, and ask for the labels."""
+    """Refuse options of the other kind of model, and ask for the labels, unless the predictions have them."""
+    from logn.predictions.classifier import is_classifier_file
+
     others = {"--labels": labels, "--train-logits": train_logits, "--class-names": class_names}
     others = {"--data": data} if classifier else others
     kind, other = ("classifier", "detector") if classifier else ("detector", "classifier")
     for name, value in others.items():
         if value is not None:
             raise InputError(f"`{name}` is for {other}s, but `{source}` is of a {kind}: leave it out.")
-    if (labels if classifier else data) is None:
+    if (labels if classifier else data) is None and not is_classifier_file(source):
         wanted = "the class of each row" if classifier else "the annotations"
         raise InputError(f"Pass {wanted} of `{source}`: {'--labels' if classifier else '--data'} FILE.")
 

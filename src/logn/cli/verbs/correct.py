@@ -141,7 +141,8 @@ def _lines(
     yield "Model", f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer}."
     if verbose:
         place = {None: "no background", 0: "background first", -1: "background last"}[recorded.background]
-        yield "Logits", f"before {recorded.activation}, {place}." if recorded.activation else f"{place}."
+        assumed = "" if recorded.activation else " (assumed)"
+        yield "Logits", f"before {done.recommendation.activation}{assumed}, {place}."
         yield "Images", f"{done.traits.preprocessing}; {count_of(int(done.moments[0].count.max()), 'row')} of logits."
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:
@@ -195,10 +196,11 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     if len(done.moments) > 1:  # predictions hold the average of the stages, which these are not the statistics of
         return
     statistics = next((path for path in done.files if ".statistics" in path.name), None)
-    tail = ("-s", statistics or done.output / "logn-statistics.safetensors", "-o", "comparison")
+    tail = ("-s", statistics or done.output / "logn-statistics.safetensors", "-o", free_name("comparison"))
+    if _is_classifier(done):
+        _print_next_of_classifier(done, data, tail)
+        return
     if not _is_detector(done):
-        compare = command("logn", "compare", "test_logits.npy", "--labels", "test_labels.npy", *tail)
-        print_note(f"Does it help? With labels: {compare}")
         return
     labels, keep = _validation_labels(data), [*HOW_IT_RUNS]
     if data is not None and images is not None:
@@ -206,6 +208,28 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     predict = command("logn", "predict", done.model, "--data", labels, "-o", "predictions", keep=keep)
     print_note(f"Does it help? With labels: {predict}")
     print_note(f"Then: {command('logn', 'compare', 'predictions', '-d', labels, *tail)}")
+
+
+def _print_next_of_classifier(done: Correction, data: Path | None, tail: tuple[str | Path, ...]) -> None:
+    """How to measure a classifier on labelled images: predict, then compare, by group if the images have classes."""
+    from logn.data.label_sources import find_labels
+
+    labels = None if data is None else find_labels(data)
+    measured = labels.path if labels is not None and labels.has_splits else Path("val")
+    predictions, has_names = free_name("test.safetensors"), done.moments[0].metadata.class_names is not None
+    words = ("logn", "predict", done.model, "--data", measured, "-o", predictions)
+    predict = command(*words, *(() if has_names else ("--class-names", "names.txt")), keep=HOW_IT_RUNS)
+    counts = ("--counts", str(data)) if labels is not None and labels.is_of_classifier else ()
+    names = "" if has_names else ", and a class name per line in names.txt"
+    print_note(f"Does it help? With a folder per class{names}: {predict}")
+    print_note(f"Then: {command('logn', 'compare', predictions, *counts, *tail)}")
+
+
+def _is_classifier(done: Correction) -> bool:
+    """Whether the model gives a row per image; the two heads of a distilled transformer give one each."""
+    moments = done.moments[0]
+    is_row_per_image = int(moments.count.max()) == done.images or moments.metadata.population == "images"
+    return moments.metadata.background is None and is_row_per_image
 
 
 def _is_detector(done: Correction) -> bool:

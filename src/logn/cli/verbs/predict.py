@@ -1,18 +1,20 @@
-"""`logn predict`: run a trained detector once over a data set and keep its boxes and logits."""
+"""`logn predict`: run a trained model once over a data set and keep its logits, of a detector with its boxes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from logn.base.commands import HOW_IT_RUNS, kept_words
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, progress
 from logn.data.label_sources import find_labels, with_split
+from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.data.dataset import DetectionDataset
+    from logn.data.dataset import ClassificationDataset, DetectionDataset
+    from logn.models.hints import Hints
 
 STATISTICS = "statistics.safetensors"
 
@@ -31,26 +33,23 @@ def predict(
     batch: options.Batch = None,
     device: options.Device = "auto",
     trust: options.Trust = False,
+    overwrite: options.Overwrite = False,
     json: options.Json = False,
 ) -> None:
-    """Run a trained detector once and keep its boxes and logits, for logn compare.
+    """Run a trained model once and keep its logits, for logn compare.
 
-    Of the annotations only the images and the class names are read. A stopped run
-    resumes where it was. Under torchrun every process writes its own part; the
-    folder is read as one.
+    Of a detector, boxes are kept too, in a folder; a stopped run resumes, and under
+    torchrun every process writes its part. A classifier takes a folder per class,
+    or a list of paths and labels, and writes one .safetensors file.
 
     Examples:
       logn predict best.pt --trust --data data.yaml -o predictions
       logn predict yolox.onnx --like yolox --class-names coco.txt --data val.json -o predictions
-      logn predict my_models:build --data val.json --images val/ -o predictions
+      logn predict vit --data imagenet/val -o test.safetensors
     """
-    from logn.data.dataset import DetectionDataset
-    from logn.models.open import open_model
-    from logn.models.opened import fingerprint_of
-    from logn.predictions.predict import match_detector
-    from logn.predictions.predict import predict as run
+    from logn.data.dataset import ClassificationDataset, open_dataset
 
-    dataset = DetectionDataset(with_split(data, "val"), images)
+    dataset = open_dataset(with_split(data, "val"), images)
     hints = options.model_hints(
         like=like,
         size=size,
@@ -61,6 +60,24 @@ def predict(
         device=device,
         trust=trust,
     )
+    if isinstance(dataset, ClassificationDataset):
+        inputs = (model, data, like, class_names, *dataset.image_paths())
+        options.check_output(output, *inputs, overwrite=overwrite)
+        _predict_classifier(model, dataset, output, hints, batch=batch, overwrite=overwrite, as_json=json)
+        return
+    if overwrite:
+        raise InputError("`--overwrite` is for classifiers: a folder of a detector is continued; or choose a new one.")
+    _predict_detector(model, dataset, output, hints, batch=batch, as_json=json)
+
+
+def _predict_detector(
+    model: str, dataset: DetectionDataset, output: Path, hints: Hints, *, batch: int | None, as_json: bool
+) -> None:
+    from logn.models.open import open_model
+    from logn.models.opened import fingerprint_of
+    from logn.predictions.predict import match_detector
+    from logn.predictions.predict import predict as run
+
     detector = open_model(model, hints).detector
     match = match_detector(detector, dataset.class_names)
     metadata = {
@@ -71,16 +88,52 @@ def predict(
         "fingerprint": fingerprint_of(detector),
     }
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    given: dict[str, Any] = {} if batch is None else {"batch": batch}
     with progress("Predicting", total=len(range(rank, len(dataset), world))) as advance:
-        written = run(detector, dataset, output, metadata=metadata, progress=advance, **given)
+        written = run(detector, dataset, output, batch=batch, metadata=metadata, progress=advance)
     if rank > 0:  # one process prints for all
         return
-    _report(dataset, output, written, as_json=json)
-    if not json:
+    _report(dataset, output, written, as_json=as_json)
+    if not as_json:
         if match.describe():
             print_note(match.describe())
-        _print_next(model, data, dataset, output)
+        _print_next(model, dataset, output)
+
+
+def _predict_classifier(
+    model: str,
+    dataset: ClassificationDataset,
+    output: Path,
+    hints: Hints,
+    *,
+    batch: int | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    from logn.predictions.classifier import ClassifierPredictions
+    from logn.predictions.predict import predict as run
+
+    metadata = {"model": Path(model).name, "model_words": [model, *kept_words(HOW_IT_RUNS)]}
+    with progress("Predicting", total=len(dataset)) as advance:
+        run(
+            model, dataset, output, batch=batch, overwrite=overwrite, metadata=metadata, progress=advance, **vars(hints)
+        )
+    written = ClassifierPredictions.load(output)
+    rows, columns = written.logits.shape
+    accuracy = float((written.logits.argmax(axis=1) == written.labels).mean())
+    if as_json:
+        classes = {"columns": columns, "class_names": written.class_names, "top-1": accuracy}
+        print_json({"predictions": output, "images": rows, "of": len(dataset), **classes})
+        return
+    echo(
+        f"{output}: {count_of(rows, 'image')}, {columns:,} logits each, with labels and paths; top-1 "
+        f"{100 * accuracy:.1f} %."
+    )
+    labels = find_labels(dataset.source)
+    train = ("--data", f"{labels.path}:train") if labels.has_splits else ("--images", "train")
+    counts = ("--counts", f"{labels.path}:train") if labels.has_splits else ()
+    words = ("logn", "collect", model, *train, "-o", STATISTICS)
+    print_note(f"For statistics of training images, if you have none: {command(*words, keep=HOW_IT_RUNS)}")
+    print_note(f"To compare methods on them: {command('logn', 'compare', output, '-s', STATISTICS, *counts)}")
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:
@@ -103,7 +156,7 @@ def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: b
         print_note(f"Missing: {count_of(len(missing), 'image')} ({shown}). Run the same command again to add them.")
 
 
-def _print_next(model: str, data: Path, dataset: DetectionDataset, output: Path) -> None:
+def _print_next(model: str, dataset: DetectionDataset, output: Path) -> None:
     labels = find_labels(dataset.annotation_file)
     train = "train.json" if labels.form == "json" else f"{labels.path}:train" if labels.has_splits else "train"
     where = ("--images",)

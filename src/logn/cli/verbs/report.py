@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from logn.cli import options
-from logn.cli.console import echo, print_json, print_note
+from logn.cli.console import echo, print_json, print_note, print_text
 from logn.errors import InputError
 
 
@@ -45,5 +45,5 @@ def report(
         return
     for title, reason in summary.missing.items():
         print_note(f"Not shown: {title}. {reason}")
-    echo(summary.verdict)
+    print_text(summary.verdict)
     echo(f"The page is {target} ({size / 1e6:.1f} MB).")

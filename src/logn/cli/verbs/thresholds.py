@@ -58,10 +58,16 @@ def thresholds(
       logn thresholds predictions -d val.json --at 0.4 --affine map.safetensors
     """
     options.refuse_model(predictions, "predictions", "predict", "--data", "val.json", "-o", "predictions")
+    from logn.predictions.classifier import is_classifier_file
     from logn.predictions.store import PredictionStore
     from logn.thresholds.choose import operating_points
     from logn.thresholds.points import write_points
 
+    if is_classifier_file(predictions):
+        raise InputError(
+            f"`{predictions}` is of a classifier, whose top class counts: thresholds are for detectors. `logn compare "
+            f"{predictions}` measures corrections."
+        )
     outputs = [path for path in (output, affine) if path is not None]
     refuse_inputs(outputs, ())
     for path in outputs:

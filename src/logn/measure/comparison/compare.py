@@ -21,6 +21,7 @@ from logn.measure.comparison.method_fitting import DEFAULT_METHODS, Methods, map
 from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn
 from logn.measure.detection.bootstrap import paired_differences
 from logn.methods.catalog import checked_inputs, with_threshold
+from logn.predictions.classifier import is_classifier_file
 from logn.predictions.predict import mask_maker
 from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import ClassMoments
@@ -28,7 +29,7 @@ from logn.statistics.moments import ClassMoments
 
 def compare(
     predictions: Any,
-    labels: Any,
+    labels: Any = None,
     methods: Methods = DEFAULT_METHODS,
     *,
     moments: ClassMoments | str | os.PathLike[str] | None = None,
@@ -45,10 +46,12 @@ def compare(
     """Measure methods on the same predictions, with their differences to the uncorrected model.
 
     Args:
-        predictions: Of a detector a `PredictionStore` or its folder. Of a classifier logits `(rows, classes)`: an
-            array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is mapped and read in blocks.
+        predictions: Of a detector a `PredictionStore` or its folder. Of a classifier the file that `logn.predict`
+            wrote, or logits `(rows, classes)`: an array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is
+            mapped and read in blocks.
         labels: Of a detector the annotations of the same images (LVIS, COCO, YOLO or VOC, or the content of a file). Of
-            a classifier the class of each row, from 0, or a `.npy`, `.json`, `.csv` or `.txt` file with them.
+            a classifier the class of each row, from 0, or a `.npy`, `.json`, `.csv` or `.txt` file with them; a file of
+            `logn.predict` has them.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a specification or to
             a map of logits made elsewhere. The uncorrected model, "none", is always measured. By default what LogN
             recommends ("recommended") and the paper's LogN ("logn").
@@ -88,6 +91,9 @@ def compare(
     for name, value in (("images", images), ("mask_results", mask_results)):
         if masks is None and value is not None:
             raise InputError(f"`{name}` is only for masks: pass the model too, as `masks`.")
+    if labels is None and not is_classifier_file(predictions):
+        wanted = "the annotations" if detector else "the class of each row"
+        raise InputError(f"Pass {wanted} as `labels`.")
     task: DetectionTask | ClassificationTask
     if detector:
         statistics = _statistics(moments, None)

@@ -22,8 +22,9 @@ from logn.base.arrays import FloatArray, foreground_columns
 from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
+from logn.data.class_names import match_classes
 from logn.data.label_sources import find_labels
-from logn.errors import warn
+from logn.errors import InputError, warn
 from logn.matching.labels import other_images, truth_of_predictions, write_results
 from logn.matching.match import MatchedDetections, match_detections
 from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
@@ -46,6 +47,7 @@ from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import error_types
 from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import matching_threshold, threshold_after
+from logn.predictions.classifier import ClassifierPredictions, is_classifier_file
 from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
@@ -131,8 +133,10 @@ class DetectionTask:
         notes = [*filter(None, [other_images(store, truth)])]
         for doubt in notes:
             warn(doubt)
-        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
         by_counts = truth.frequency is None or settings.bounds is not None
+        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
+        if counts is None and by_counts:
+            train_counts = _counts_of_training(annotations, store.header)
         groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
         notes += filter(None, [truth.note])
         if not store.is_complete:
@@ -357,6 +361,19 @@ class DetectionTask:
         }
 
 
+def _counts_of_training(labels: Any, header: StoreHeader) -> FloatArray | None:
+    """The training images of each class, where labels have a split of training that can be read; else None."""
+    source = find_labels(labels) if isinstance(labels, str | os.PathLike) else None
+    if source is None or not source.has_splits or header.class_names is None:
+        return None
+    try:
+        counts = ClassCounts.load(source.path)
+        places = match_classes(header.class_names, counts.names or ()).label_of_model
+    except InputError:  # the images of training may be elsewhere
+        return None
+    return np.where(places >= 0, counts.image_counts[places], 0.0)  # classes that the labels lack are not measured
+
+
 @dataclass(frozen=True, eq=False)
 class _MeasuredRows:
     """One method's numbers on the rows of a classifier."""
@@ -374,6 +391,7 @@ class ClassificationTask:
         truth: The labels, and what is known about their classes.
         moments: Statistics of the training logits; None when unknown.
         settings: What is measured, and how.
+        known: What the file of `logn predict` says of the model; empty without.
         protocols: None: accuracies have no limits.
     """
 
@@ -381,6 +399,7 @@ class ClassificationTask:
     truth: ClassificationTruth
     moments: ClassMoments | None
     settings: CompareSettings
+    known: Mapping[str, Any] = field(default_factory=dict)
     protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
 
     kind: ClassVar[str] = "classification"
@@ -397,7 +416,15 @@ class ClassificationTask:
         class_names: Sequence[str] | None,
     ) -> ClassificationTask:
         """Open logits and labels, and check that they fit; then the statistics, whose reading may take long."""
+        known: Mapping[str, Any] = {}
         opened = open_logits(logits)
+        if is_classifier_file(logits):
+            stored = ClassifierPredictions.load(logits)
+            for name, value in (("labels", labels), ("class_names", class_names and stored.class_names)):
+                if value is not None:
+                    raise InputError(f"`{logits}` has `{name}` of its own: leave them out.")
+            labels, class_names = stored.labels, class_names or stored.class_names
+            known = stored.metadata
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
@@ -411,14 +438,18 @@ class ClassificationTask:
         )
         if names is None and isinstance(counts, ClassCounts):
             truth = replace(truth, class_names=counts.names)
-        return cls(opened, truth, statistics, settings)
+        return cls(opened, truth, statistics, settings, known)
 
     @property
     def header(self) -> StoreHeader:
-        """What is known of the logits; a classifier that was trained with sigmoids says so in its statistics."""
-        activation = self.moments and self.moments.metadata.activation
-        names = self.truth.class_names
-        return StoreHeader(self.truth.num_classes, activation=activation or "softmax", class_names=names)
+        """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
+        recorded = self.moments and self.moments.metadata.activation
+        return StoreHeader(
+            self.truth.num_classes,
+            activation=self.known.get("activation") or recorded or "softmax",
+            class_names=self.truth.class_names,
+            metadata={"fingerprint": self.known.get("fingerprint")},
+        )
 
     def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> list[tuple[LogitMap, RowOutcomes]]:
         """Read the logits once, under all maps."""
@@ -477,7 +508,7 @@ class ClassificationTask:
     def inputs(self) -> dict[str, Any]:
         """What is known of the inputs, for the record."""
         logits = {"name": self.logits.name, "rows": len(self.logits), "columns": self.logits.num_classes}
-        return {"logits": logits, "statistics": describe_statistics(self.moments)}
+        return {"logits": logits | {"model": self.known.get("model")}, "statistics": describe_statistics(self.moments)}
 
 
 def _with_training(

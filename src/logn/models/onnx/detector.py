@@ -16,6 +16,7 @@ from logn.models.onnx.description import at_size, image_input, other_inputs
 from logn.models.onnx.file import SUPPRESSION, Arrays, OnnxSession, exposing, onnx_digest, operators, random_inputs
 from logn.models.onnx.locate import trial_values
 from logn.models.onnx.model import OnnxModel
+from logn.models.opened import NEEDS_CLASSES
 from logn.models.preprocessing import Placement
 from logn.models.proposals import MaskFunction, Postprocessing, Proposals, check_rows
 
@@ -62,7 +63,15 @@ class OnnxDetector:
         exposed = exposing(file.model, self._logits.tensors)
         self._session = OnnxSession(exposed, model.name, provider=model.provider)
         values = trial_values(file, self._logits, trial) or self._session.run(trial)
-        self._boxes = find_boxes(file.graph, self._logits, values, name=self.name)
+        try:
+            self._boxes = find_boxes(file.graph, self._logits, values, name=self.name)
+        except InputError as error:
+            images = len(trial[self._image.name]) if len(self._image.shape) == 4 else 1
+            if sum(values[tensor].size for tensor in self._logits.tensors) != images * self._logits.num_columns:
+                raise
+            raise InputError(
+                f"`{model.name}` gives no boxes, but one row of logits per image. For a classifier, {NEEDS_CLASSES}."
+            ) from error
         decode_boxes(self._boxes, self._boxes.rows(values), self._size, name=self.name)
         masks = [self._boxes.prototypes] if self._boxes.prototypes else []
         self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors, *masks)))

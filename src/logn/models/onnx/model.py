@@ -30,7 +30,7 @@ from logn.models.onnx.description import (
 )
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, exposing, onnx_digest, read_onnx
 from logn.models.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
-from logn.models.opened import Advance, Head, Stages, Traits, ignore
+from logn.models.opened import NEEDS_BOXES, Advance, Head, Logits, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Preprocessing
 from logn.models.proof import Proof
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
@@ -167,9 +167,14 @@ class OnnxModel:
             ", ".join(logits.tensors),
             logits.num_columns,
             self.names_of(logits.num_columns, None),
-            logits.activation or "sigmoid",
+            self.reading(logits)[0],
             layout is not None or logits.start == BOX_AND_OBJECTNESS,
         )
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of its weights."""
+        return onnx_digest(self.file)
 
     @cached_property
     def detector(self) -> OnnxDetector:
@@ -177,6 +182,26 @@ class OnnxModel:
         from logn.models.onnx.detector import OnnxDetector
 
         return OnnxDetector(self)
+
+    def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
+        """Take the logits where `fold_onnx` changes them."""
+        batches = plan_batches(self.file.inputs, self.preprocessing, batch or 1)
+        logits, session, parts = None, None, list[Logits]()
+        for inputs, real in batches.read(images):
+            if logits is None or session is None:
+                logits, _ = self.locate(inputs)
+                exposed = exposing(self.file.model, logits.tensors, only=True)
+                session = OnnxSession(exposed, self.name, provider=self.provider)
+            rows = _rows(_levels(session.run(inputs, logits.tensors), logits, None), logits.tensors, real, batches)
+            if len(rows) != real:
+                raise InputError(
+                    f"`{self.name}` gives {len(rows) // real:,} rows of logits per image, as detectors and segmenters "
+                    f"do. For a detector, {NEEDS_BOXES}."
+                )
+            parts.append(rows.astype(np.float32))
+            progress(real)
+        images.finish()
+        return np.concatenate(parts)
 
     def check(self) -> None:
         """Refuse a file that holds a correction already."""

@@ -7,7 +7,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,11 @@ from logn.models.layer import LogitLayer, count_columns, find_modules, fingerpri
 from logn.models.locate import locate_logits
 from logn.models.opened import (
     BATCH,
+    NEEDS_BOXES,
+    NEEDS_CLASSES,
     Advance,
     Head,
+    Logits,
     OpenedModel,
     ProposalModel,
     Stages,
@@ -39,6 +42,7 @@ from logn.models.opened import (
     network_of,
     prepared,
 )
+from logn.models.output_check import image_logits
 from logn.models.preprocessing import Preprocessing, preset_named
 from logn.models.proposals import Postprocessing, ProposingDetector
 from logn.models.torch.record import collect_moments
@@ -95,8 +99,14 @@ class TorchModel:
     def detector(self) -> ProposingDetector:
         """The model as a source of proposals."""
         if self.adapter is None:
-            raise InputError(f"`{self.name}` ({type(self.network).__name__}) is not a detector: it gives no boxes.")
+            kind = type(self.network).__name__
+            raise InputError(f"`{self.name}` ({kind}) gives no boxes. For a classifier, {NEEDS_CLASSES}.")
         return self.adapter
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of its weights."""
+        return fingerprint(self.network)
 
     @cached_property
     def head(self) -> Head:
@@ -138,6 +148,17 @@ class TorchModel:
                     f"`{self.name}` holds a correction already; use it as it is, or correct the model that it was made "
                     f"from. If it was trained anew, delete `{file}`, which belongs to other weights."
                 )
+
+    def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
+        """Take the logits at the class layer, of which the model must return one row per image."""
+        if self.adapter is not None:
+            raise InputError(f"`{self.name}` is a detector: {NEEDS_BOXES}.")
+        parts = []
+        for part in images.batches(batch or BATCH):
+            parts.append(image_logits(self.network, self.layer, partial(self.run, part), len(part), self.name))
+            progress(len(part))
+        images.finish()
+        return np.concatenate(parts)
 
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Record the logits at the class layer."""
