@@ -20,7 +20,7 @@ from logn.errors import InputError
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, change_text, points, tone
 from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.metrics import count_name
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
@@ -30,7 +30,8 @@ from logn.statistics.diagnosis import spearman
 
 Section = dict[str, Any]
 
-RECALL = recall_name(SHOWN_AT)
+SHOWN_AT = 0.25
+RECALL = count_name("recall", SHOWN_AT)
 EQUAL_NUMBER = "Recall is measured at an equal number of detections before and after."
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 # The headline is about recall where the AP of every group moves by less than this.
@@ -50,7 +51,7 @@ GROUPS = {
 SHAPES = {"f": "circle", "c": "square", "r": "triangle", "x": "circle"}
 COLUMN_TITLES = {
     **{"APr": "AP rare", "APc": "AP common", "APf": "AP frequent"},
-    **{RECALL: "recall", recall_name(SHOWN_AT, "r"): "recall rare", recall_name(SHOWN_AT, "f"): "recall frequent"},
+    **{RECALL: "recall", count_name("recall", SHOWN_AT, "r"): "recall rare", recall_name(SHOWN_AT, "f"): "recall frequent"},
     **{"top-1": "accuracy", "balanced": "class-mean accuracy", "confidence": "mean confidence"},
 }
 ERROR_MEANINGS = {
@@ -124,7 +125,7 @@ def headline(comparison: Comparison, focus: MethodResult) -> Section:
     groups, score, where = dict(words.groups), words.score, ""
     if comparison.task == DETECTION and _by_recall(comparison, focus):
         letters = {"APr": "r", "APc": "c", "APf": "f", "AP": ""}
-        groups = {recall_name(SHOWN_AT, letters[metric]): title for metric, title in groups.items()}
+        groups = {count_name("recall", SHOWN_AT, letters[metric]): title for metric, title in groups.items()}
         score, where = "recall", EQUAL_NUMBER
     grouped = [metric for metric in groups if _measured(before, focus, metric)][:-1]
     if len(grouped) > 1:
@@ -218,7 +219,7 @@ def metric_text(name: str, value: float) -> str:
 def methods(comparison: Comparison, focus: MethodResult) -> Section:
     """Every method with its main metrics and their differences; the other metrics are folded away."""
     words, task = WORDS[comparison.task], comparison.task
-    by_group = [recall_name(SHOWN_AT, group) for group in "rf"] if task == DETECTION else []
+    by_group = [count_name("recall", SHOWN_AT, group) for group in "rf"] if task == DETECTION else []
     main = [name for name in (*MAIN_COLUMNS[task], *by_group) if name in comparison.metric_names]
     others = [name for name in OTHER_COLUMNS[task] if name in comparison.metric_names]
     main += [others.pop(others.index(name)) for name in ("balanced", "ECE") if name in others]

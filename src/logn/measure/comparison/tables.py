@@ -11,12 +11,13 @@ from logn.errors import InputError
 from logn.measure.classification.truth import SHOTS
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.metrics import count_name
 from logn.measure.detection.threshold_curve import describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 
 FORMATS = ("table", "markdown")
-RECALL = recall_name(SHOWN_AT)
+SHOWN_AT = 0.25
+RECALL = count_name("recall", SHOWN_AT)
 # Metrics of the table: those with their difference to the uncorrected model, then the others.
 MAIN_COLUMNS = {DETECTION: ("AP", "APr", "APc", "APf", RECALL), CLASSIFICATION: ("top-1", *SHOTS)}
 OTHER_COLUMNS = {

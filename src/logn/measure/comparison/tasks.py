@@ -44,7 +44,6 @@ from logn.measure.detection.example_images import Outcomes, choose_images, rare_
 from logn.measure.detection.metrics import EvaluationProtocol
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import error_types
-from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
@@ -210,8 +209,8 @@ class DetectionTask:
         return detections.take(ap.rows_within_limits(detections, self.protocols["AP"]))
 
     def _few_skipped(self, detections: Sequence[Detections], skipped: Sequence[Skipped]) -> list[Skipped]:
-        """Detections that are not evaluated, as far as they can be among as many as are counted."""
-        most = max(self._counts(detections[0], skipped[0]).values()) + 1
+        """Detections that are not evaluated, as far as they are ranked."""
+        most = ap.most_ranked(self._wanted(detections[0], skipped[0]))
         few = []
         for evaluated, others in zip(detections, skipped, strict=True):
             scores = np.concatenate([evaluated.scores, others.scores])
@@ -219,24 +218,25 @@ class DetectionTask:
             few.append(others.take(others.scores >= least))
         return few
 
-    def _counts(self, detections: Detections, skipped: Skipped) -> dict[float, int]:
-        """How many detections of the uncorrected model are above each threshold, the user's included."""
+    def _wanted(self, detections: Detections, skipped: Skipped) -> dict[float, npt.NDArray[np.intp]]:
+        """How many detections of the uncorrected model are above each threshold in each image, the user's included."""
+        images = np.concatenate([detections.image_index, skipped.image_index])
         scores = np.concatenate([detections.scores, skipped.scores])
-        return ap.counts_above(scores) | {self.settings.at: int((scores > self.settings.at).sum())}
+        return ap.counts_per_image(images, scores, (*ap.COUNTED_AT, self.settings.at), self.truth.num_images)
 
     def measure(self, names: Sequence[str], outcomes: Sequence[_MethodDetections]) -> list[_Measured]:
         """All metrics of each method, and what the report shows of it."""
         first = outcomes[0]
-        counts = self._counts(first.detections, first.skipped)
+        wanted = self._wanted(first.detections, first.skipped)
         with ThreadPoolExecutor(available_processors()) as pool:
-            measured = list(pool.map(partial(self._measure, counts), names, outcomes))
+            measured = list(pool.map(partial(self._measure, wanted), names, outcomes))
             if len(measured) < 2 or not self.looked_at.any():
                 return measured
             details = list(pool.map(partial(self._details, measured[0]), measured))
         pairs = zip(measured, details, strict=True)
         return [replace(method, row=replace(method.row, details=of_method)) for method, of_method in pairs]
 
-    def _measure(self, counts: Mapping[float, int], name: str, method: _MethodDetections) -> _Measured:
+    def _measure(self, wanted: Mapping[float, npt.NDArray[np.intp]], name: str, method: _MethodDetections) -> _Measured:
         started = time.perf_counter()
         truth, groups, detections = self.truth, self.groups, method.detections
         matched = match_detections(detections, truth)
@@ -246,8 +246,8 @@ class DetectionTask:
         skipped = Skipped.concatenate(
             [method.skipped, Skipped(unverified.image_index, unverified.labels, unverified.scores)]
         )
-        recall, hits = ap.recall_at_count(matched, skipped, {at: counts[at] for at in ap.COUNTED_AT}, truth, groups)
-        at, scores = self.settings.at, np.concatenate([matched.scores, skipped.scores])
+        ranking, at = ap.Ranking.of(matched, skipped, wanted, truth), self.settings.at
+        recall = ap.recall_at_count(ranking, np.concatenate([matched.scores, skipped.scores]), truth, groups)
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
@@ -264,11 +264,11 @@ class DetectionTask:
             transform=method.transform,
             notes=self._method_notes(method.transform),
             recall=recall,
-            thresholds=ThresholdCurve.of(matched, truth, at, matching_threshold(scores, counts[at], at)),
+            thresholds=ThresholdCurve.of(matched, truth, at, recall[at].threshold),
             errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
             seconds=time.perf_counter() - started,
         )
-        return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits), method.masks)
+        return _Measured(row, detections, matched, DrawnMethod(matched, masks, ranking), method.masks)
 
     def _fixed_and_pool(self, fixed: Detections | None, matched: MatchedDetections) -> dict[str, float]:
         """AP-Pool is over the detections of AP-Fixed where they are there, as its authors define it."""
