@@ -103,7 +103,11 @@ class Plain:
 
     def excused(self, image, label, box):
         """Whether a detection that found nothing is no false alarm."""
-        inside = any(self.inside(box, crowd) >= 0.5 for crowd in self.crowds if crowd["image_id"] == image and crowd["category_id"] == label + 1)
+        inside = any(
+            self.inside(box, crowd) >= 0.5
+            for crowd in self.crowds
+            if crowd["image_id"] == image and crowd["category_id"] == label + 1
+        )
         return inside or label + 1 in self.not_exhaustive.get(image, [])
 
     @staticmethod
@@ -138,7 +142,11 @@ def named(tables, at):
     """The metrics of tables `(draws, 3, classes)` by name; each class varies as between samples of images."""
     right, wrong, objects = np.moveaxis(tables, 1, 0)
     with np.errstate(all="ignore"):
-        means = {"recall": right / objects, "precision": right / (right + wrong), "F1": 2 * right / (right + wrong + objects)}
+        means = {
+            "recall": right / objects,
+            "precision": right / (right + wrong),
+            "F1": 2 * right / (right + wrong + objects),
+        }
     means = {name: np.where(objects > 0, share, np.nan) for name, share in means.items()}
     return means, {"found": right, "false-alarms": wrong}
 
@@ -150,7 +158,9 @@ def averaged(means, sums, at):
         for group in ("", "r", "c", "f"):
             chosen = [c for c in range(CLASSES) if group in ("", FREQUENCY[c])]
             shown = means if not group else {"recall": means["recall"]}
-            values |= {count_name(name, at, group): np.nanmean(share[:, chosen], axis=1) for name, share in shown.items()}
+            values |= {
+                count_name(name, at, group): np.nanmean(share[:, chosen], axis=1) for name, share in shown.items()
+            }
             values |= {count_name(name, at, group): number[:, chosen].sum(axis=1) for name, number in sums.items()}
     return values
 
@@ -188,7 +198,9 @@ def test_numbers_and_intervals_are_those_of_the_definition(tmp_path_factory, see
             assert more == len(kept) or (len(set(ties)) == 1 and point.threshold == -ties[0])
             tables = []
             for weights in drawn:
-                number = sum(weights[other[1]] for other, is_above in zip(ranked["none"], above, strict=True) if is_above)
+                number = sum(
+                    weights[other[1]] for other, is_above in zip(ranked["none"], above, strict=True) if is_above
+                )
                 tables.append(plain.values(plain.first(outcomes[row.name], number, weights), weights))
             means, sums = named(np.array(tables), at)
             draws[row.name] = averaged(widened(means, plain), sums, at)
