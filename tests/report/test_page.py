@@ -18,7 +18,7 @@ from logn.errors import InputError
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.measure.detection.bootstrap import Interval
-from logn.report import sections
+from logn.report import next_steps, sections
 from logn.report.page import make_sections, render_page, write_report
 
 SECTIONS = ["gallery", "methods", "thresholds", "classes", "statistics", "errors", "steps", "provenance"]
@@ -280,7 +280,7 @@ def test_a_correction_flattens_mean_and_spread(comparison):
 )
 def test_the_next_steps_follow_from_the_numbers(run_folder, comparison, metric, change, said, unsaid):
     unclear = {"recall@n:0.25": Interval(0.0, -0.01, 0.01), "AP": Interval(0.0, -0.01, 0.01)}
-    steps = sections.steps(comparison, focus_with(comparison, **{**unclear, metric: change}))["steps"]
+    steps = next_steps.steps(comparison, focus_with(comparison, **{**unclear, metric: change}))["steps"]
     told = " ".join(" ".join(step) for step in steps)
     assert said in told
     assert unsaid not in told

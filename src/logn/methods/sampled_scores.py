@@ -17,7 +17,7 @@ from logn.base.arrays import FloatArray, foreground_columns, logit, sigmoid, sof
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import checked_share
-from logn.statistics.moments import ClassMoments
+from logn.statistics.moments import ASSUMED, ClassMoments
 
 # With fewer scores above a threshold, a sample does not say how many a model has.
 FEWEST_ABOVE = 20
@@ -105,14 +105,14 @@ def threshold_after(
     Example:
         >>> moments = ClassMoments(2, sample_rows=1000)
         >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)))
-        >>> found = threshold_after(ClassAffine([1, 1], [1, 1]), moments, 0.5)
+        >>> found = threshold_after(ClassAffine([1, 1], [1, 1]), moments, 0.5, activation="sigmoid")
         >>> round(found.use, 2), found.basis
         (0.73, 'training')
     """
     checked_share("at", at)
     source = basis_of(moments, deployment)
     head = moments.metadata.settled(affine.background, activation)
-    kind = head.activation or "sigmoid"
+    kind = head.activation or ASSUMED
     is_classifier = kind == "softmax" and head.background is None
     changes_nothing = bool((affine.scale == 1.0).all() and (affine.shift == 0.0).all())
     if is_classifier or changes_nothing or len(source.sample) == 0:

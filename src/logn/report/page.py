@@ -16,7 +16,7 @@ from logn.base.files import write_text
 from logn.base.text_table import unbroken
 from logn.errors import InputError, MissingExtraError, import_extra
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
-from logn.report import sections
+from logn.report import next_steps, sections
 from logn.report.gallery import gallery
 from logn.report.svg import number
 
@@ -28,11 +28,13 @@ COMMON_END = (
     ("classes", "Classes", "Which classes gained and lost most"),
     ("statistics", "Why", "Logits and training frequency"),
 )
+HOW_FAR = ("strengths", "How far?", "How far?")
 LAST = (("steps", "Next steps", "What to do now"), ("provenance", "Provenance", "How it was made"))
 CONTENTS = {
     DETECTION: (
         ("gallery", "Images", "See it"),
         ("methods", "Methods", "All methods"),
+        HOW_FAR,
         ("thresholds", "Threshold", "Which score threshold to use now"),
         *COMMON_END,
         ("errors", "Errors", "Which errors it fixes, and which it makes"),
@@ -40,6 +42,7 @@ CONTENTS = {
     ),
     CLASSIFICATION: (
         ("methods", "Methods", "All methods"),
+        HOW_FAR,
         ("confusions", "Confusions", "What is taken for what"),
         ("reliability", "Reliability", "Can its probabilities be believed?"),
         *COMMON_END,
@@ -123,7 +126,8 @@ def make_sections(
                 content, lacking = gallery(comparison, focus, images)
                 missing |= {title: lacking} if lacking else {}
             else:
-                content = getattr(sections, name)(comparison, focus)
+                module = next_steps if name in ("strengths", "steps") else sections
+                content = getattr(module, name)(comparison, focus)
             part |= content
         except (InputError, MissingExtraError) as error:
             missing[title] = part["reason"] = str(error)

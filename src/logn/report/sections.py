@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,26 @@ from typing import Any
 import numpy as np
 
 from logn.base.arrays import FloatArray, foreground_columns
-from logn.base.commands import command, corrected_name, values_of
+from logn.base.commands import command
 from logn.errors import InputError
+from logn.measure.comparison import tables
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
-from logn.measure.comparison.tables import MAIN_COLUMNS, OTHER_COLUMNS, change_text, points, tone
+from logn.measure.comparison.tables import change_text, main_columns, points, small_is_good, tone
 from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.metrics import count_name
 from logn.measure.detection.threshold_curve import ThresholdCurve, describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import needs
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 from logn.statistics.diagnosis import spearman
 
 Section = dict[str, Any]
 
-RECALL = recall_name(SHOWN_AT)
 EQUAL_NUMBER = "Recall is measured at an equal number of detections before and after."
+UNVERIFIED = (
+    "Where nobody looked for a class in an image, its detections there are neither found objects nor false alarms; so "
+    "both together are fewer than the detections."
+)
 UNKNOWN = Interval(math.nan, math.nan, math.nan)
 # The headline is about recall where the AP of every group moves by less than this.
 AP_HARDLY_MOVES = 0.02
@@ -39,9 +42,6 @@ AP_HARDLY_MOVES = 0.02
 CLEARLY_FOLLOWS = 0.5
 # Classes that gained or lost most.
 SHOWN_CLASSES = 8
-# The methods that take `strength`.
-IN_PART = ("recommended", "logn", "p2p")
-SMALL_IS_GOOD, NEITHER_IS_GOOD = ("ECE", "NLL"), ("confidence",)
 # Name and style of each group, from the rarest to the most frequent; a classifier's look like a detector's.
 GROUPS = {
     **{"r": ("rare", "r"), "c": ("common", "c"), "f": ("frequent", "f")},
@@ -50,7 +50,8 @@ GROUPS = {
 SHAPES = {"f": "circle", "c": "square", "r": "triangle", "x": "circle"}
 COLUMN_TITLES = {
     **{"APr": "AP rare", "APc": "AP common", "APf": "AP frequent"},
-    **{RECALL: "recall", recall_name(SHOWN_AT, "r"): "recall rare", recall_name(SHOWN_AT, "f"): "recall frequent"},
+    **{"recall-r": "recall rare", "recall-f": "recall frequent"},
+    **{"found-r": "rare right", "false-alarms-r": "rare false alarms"},
     **{"top-1": "accuracy", "balanced": "class-mean accuracy", "confidence": "mean confidence"},
 }
 ERROR_MEANINGS = {
@@ -75,7 +76,7 @@ class Words:
     units: str
     examples: str
     groups: Mapping[str, str]
-    class_mean: tuple[str, str]
+    class_mean: str
 
     @property
     def metric(self) -> str:
@@ -91,7 +92,7 @@ WORDS = {
         units="images",
         examples="boxes",
         groups={"APr": "Rare", "APc": "Common", "APf": "Frequent", "AP": "All"},
-        class_mean=(RECALL, "Class-mean recall"),
+        class_mean="Class-mean recall",
     ),
     CLASSIFICATION: Words(
         model="classifier",
@@ -100,9 +101,19 @@ WORDS = {
         units="rows",
         examples="rows",
         groups={"few": "Few-shot", "medium": "Medium-shot", "many": "Many-shot", "top-1": "All"},
-        class_mean=("balanced", "Class-mean accuracy"),
+        class_mean="Class-mean accuracy",
     ),
 }
+
+
+def at_count(comparison: Comparison, name: str, group: str = "") -> str:
+    """A metric at an equal number of detections, at the threshold that the user named."""
+    return count_name(name, comparison.settings.at, group)
+
+
+def class_mean(comparison: Comparison) -> str:
+    """The metric that counts every class the same."""
+    return at_count(comparison, "recall") if comparison.task == DETECTION else "balanced"
 
 
 def top(comparison: Comparison, focus: MethodResult) -> Section:
@@ -124,13 +135,13 @@ def headline(comparison: Comparison, focus: MethodResult) -> Section:
     groups, score, where = dict(words.groups), words.score, ""
     if comparison.task == DETECTION and _by_recall(comparison, focus):
         letters = {"APr": "r", "APc": "c", "APf": "f", "AP": ""}
-        groups = {recall_name(SHOWN_AT, letters[metric]): title for metric, title in groups.items()}
+        groups = {at_count(comparison, "recall", letters[metric]): title for metric, title in groups.items()}
         score, where = "recall", EQUAL_NUMBER
     grouped = [metric for metric in groups if _measured(before, focus, metric)][:-1]
     if len(grouped) > 1:
         chosen = {grouped[0]: f"{groups[grouped[0]]} classes: {score}", grouped[-1]: f"{groups[grouped[-1]]}:"}
     else:
-        chosen = {words.metric: words.score, words.class_mean[0]: words.class_mean[1]}
+        chosen = {words.metric: words.score, class_mean(comparison): words.class_mean}
         where = EQUAL_NUMBER if comparison.task == DETECTION else ""
     pieces = [
         {
@@ -147,7 +158,7 @@ def headline(comparison: Comparison, focus: MethodResult) -> Section:
 
 def _by_recall(comparison: Comparison, focus: MethodResult) -> bool:
     """Whether AP says little: sigmoid heads compete with nobody, so only the threshold decides what is found."""
-    if not _measured(comparison.baseline, focus, RECALL):
+    if not _measured(comparison.baseline, focus, at_count(comparison, "recall")):
         return False
     inputs = comparison.provenance.inputs
     if "sigmoid" in [(inputs.get(name) or {}).get("activation") for name in ("predictions", "statistics")]:
@@ -159,22 +170,38 @@ def _by_recall(comparison: Comparison, focus: MethodResult) -> bool:
 
 
 def cards(comparison: Comparison, focus: MethodResult) -> list[Section]:
-    """The score of each group, the class mean, and what becomes of the user's threshold or of the confidence."""
+    """The score of each group, the class means, and what becomes of the user's threshold or of the confidence."""
     words, before = WORDS[comparison.task], comparison.baseline
     score = words.score[0].upper() + words.score[1:]
     titles = {metric: f"{score}, {title.lower()}" for metric, title in words.groups.items()}
-    titles[words.class_mean[0]] = words.class_mean[1]
+    titles[class_mean(comparison)] = words.class_mean
     if comparison.task == CLASSIFICATION:
         titles |= {"ECE": "Calibration error (ECE)"}
+    else:
+        titles |= {at_count(comparison, name): f"Class-mean {name}" for name in ("precision", "F1")}
     shown = []
     for metric, title in titles.items():
         if not _measured(before, focus, metric):
             continue
         change = focus.differences.get(metric, UNKNOWN)
-        remarks = [change_text(change), *(["with as many detections"] if metric == RECALL else [])]
+        remarks = [change_text(change), *(["with as many detections"] if "@n:" in metric else [])]
         values = {"before": points(before[metric]), "after": points(focus[metric])}
-        shown.append({"title": title, **values, "remarks": remarks, "tone": _good_or_bad(metric, change)})
-    return [*shown, *_threshold_card(before.thresholds, focus.thresholds)]
+        shown.append({"title": title, **values, "remarks": remarks, "tone": tone(change, metric)})
+    return [*shown, *_rare_card(comparison, focus), *_threshold_card(before.thresholds, focus.thresholds)]
+
+
+def _rare_card(comparison: Comparison, focus: MethodResult) -> list[Section]:
+    """What rare classes gain, and what they pay for it."""
+    right, wrong = (at_count(comparison, name, "r") for name in ("found", "false-alarms"))
+    if comparison.task != DETECTION or not _measured(comparison.baseline, focus, wrong):
+        return []
+    values = [f"{row[right]:,.0f} / {row[wrong]:,.0f}" for row in (comparison.baseline, focus)]
+    changes = [focus.differences.get(name, UNKNOWN) for name in (right, wrong)]
+    remarks = [f"false alarms {change_text(changes[1], wrong)}", f"right {change_text(changes[0], right)}"]
+    title = "Rare classes: right / false alarms"
+    return [
+        {"title": title, "before": values[0], "after": values[1], "remarks": remarks, "tone": tone(changes[1], wrong)}
+    ]
 
 
 def _threshold_card(before: ThresholdCurve | None, after: ThresholdCurve | None) -> list[Section]:
@@ -189,13 +216,6 @@ def _threshold_card(before: ThresholdCurve | None, after: ThresholdCurve | None)
     return [{"title": "Score threshold", "before": f"{before.at:g}", "after": use, "remarks": remarks, "tone": "flat"}]
 
 
-def _good_or_bad(metric: str, change: Interval) -> str:
-    """The tone of a change, where a small value may be the good one, or neither."""
-    if metric in NEITHER_IS_GOOD:
-        return "flat"
-    return {"up": "down", "down": "up"}.get(tone(change), "flat") if metric in SMALL_IS_GOOD else tone(change)
-
-
 def _metric(row: MethodResult, name: str) -> float:
     return row.values.get(name, math.nan)
 
@@ -205,36 +225,40 @@ def _measured(before: MethodResult, after: MethodResult, metric: str) -> bool:
 
 
 def metric_text(name: str, value: float) -> str:
-    """A metric as the table has it: in points, the negative log-likelihood in nats.
+    """A metric as the page has it.
 
     Example:
         >>> metric_text("AP", 0.254), metric_text("NLL", 1.5), metric_text("AP", float("nan"))
         ('25.4', '1.500', '–')
     """
-    if math.isnan(value):
-        return "–"
-    return f"{value:.3f}" if name == "NLL" else points(value)
+    return "–" if math.isnan(value) else tables.metric_text(name, value)
 
 
 def methods(comparison: Comparison, focus: MethodResult) -> Section:
     """Every method with its main metrics and their differences; the other metrics are folded away."""
     words, task = WORDS[comparison.task], comparison.task
-    by_group = [recall_name(SHOWN_AT, group) for group in "rf"] if task == DETECTION else []
-    main = [name for name in (*MAIN_COLUMNS[task], *by_group) if name in comparison.metric_names]
-    others = [name for name in OTHER_COLUMNS[task] if name in comparison.metric_names]
+    main = main_columns(comparison)
+    of_number = [name for name in main if "@n:" in name]
+    by_group = [at_count(comparison, "recall", group) for group in "rf"]
+    others = [name for name in (*by_group, *tables.OTHER_COLUMNS[task]) if name in comparison.metric_names]
+    main = [name for name in main if "@n:" not in name]
     main += [others.pop(others.index(name)) for name in ("balanced", "ECE") if name in others]
     notes = [*comparison.notes, *(f"{row.name}: {text}" for row in comparison.rows for text in row.notes)]
-    protocol = comparison.description
+    protocol, number = comparison.description, ""
     if task == DETECTION:
         protocol = f"{protocol}; {comparison.protocol.evaluator}"
-        if at := focus.recall.get(SHOWN_AT):
-            notes.append(
-                f"Recall: the mean over classes of the share of objects found (IoU 0.5) among the {at.detections:,} "
-                f"highest-scored detections of each method, as many as the uncorrected model has above {SHOWN_AT:g}."
+        if point := focus.recall.get(comparison.settings.at):
+            number = (
+                f"The {point.detections:,} highest-scored detections of each method, as many as the uncorrected model "
+                f"has above {point.at:g} (IoU 0.5). Recall, precision and F1 are means over classes. "
+                f"{UNVERIFIED if comparison.protocol.federated else ''}"
             )
     return {
         "title": f"All methods on the same {words.data}",
-        "tables": [_table(comparison, focus, columns) for columns in (main, others) if columns],
+        "table": _table(comparison, focus, main),
+        "at_number": _table(comparison, focus, of_number) if number else None,
+        "number": number,
+        "others": _table(comparison, focus, others) if others else None,
         "protocol": protocol,
         "notes": list(dict.fromkeys(notes)),
         "verdicts": [comparison.verdict(row.name) for row in comparison.rows[1:]],
@@ -243,27 +267,28 @@ def methods(comparison: Comparison, focus: MethodResult) -> Section:
 
 def _table(comparison: Comparison, focus: MethodResult, columns: list[str]) -> Section:
     best = {name: metric_text(name, _best(comparison, name)) for name in columns}
+    with_change = main_columns(comparison)
 
     def cell(row: MethodResult, name: str) -> Section:
         value, change = _metric(row, name), row.differences.get(name, UNKNOWN)
-        has_change = name in (*MAIN_COLUMNS[comparison.task], RECALL) or name.startswith("recall")
-        change_words = change_text(change) if has_change and row is not comparison.baseline else ""
+        has_change = (name in with_change or "@n:" in name) and row is not comparison.baseline
         text = metric_text(name, value)
-        of_change = {"change": change_words, "tone": _good_or_bad(name, change)}
+        of_change = {"change": change_text(change, name) if has_change else "", "tone": tone(change, name)}
         return {"value": value, "text": text, **of_change, "is_best": text == best[name] != "–"}
 
     rows = [
         {"name": row.name, "is_focus": row is focus, "cells": [cell(row, name) for name in columns]}
         for row in comparison.rows
     ]
-    return {"columns": [COLUMN_TITLES.get(name, name) for name in columns], "rows": rows}
+    short = [name.partition("@")[0] for name in columns]
+    return {"columns": [COLUMN_TITLES.get(name, name) for name in short], "rows": rows}
 
 
 def _best(comparison: Comparison, name: str) -> float:
     values = [_metric(row, name) for row in comparison.rows if not math.isnan(_metric(row, name))]
-    if len(values) < 2 or name in NEITHER_IS_GOOD:
+    if len(values) < 2 or name in tables.NEITHER_IS_GOOD:
         return math.nan
-    return min(values) if name in SMALL_IS_GOOD else max(values)
+    return min(values) if small_is_good(name) else max(values)
 
 
 def logit_statistics(comparison: Comparison, focus: MethodResult) -> dict[str, FloatArray]:
@@ -439,7 +464,8 @@ def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
     for title in sides[0]:
         lines = {"before": line(before, sides[0][title], before.at), "after": line(after, sides[1][title], after.use)}
         charts.append({"title": title, "x": x, "y": y, **lines})
-    return {"sentence": describe_threshold(before, after), "charts": charts, "best": (before.best, after.best)}
+    sentence, note = describe_threshold(before, after), UNVERIFIED if comparison.protocol.federated else ""
+    return {"sentence": sentence, "charts": charts, "best": (before.best, after.best), "note": note}
 
 
 def confusions(comparison: Comparison, focus: MethodResult) -> Section:
@@ -472,66 +498,6 @@ def reliability(comparison: Comparison, focus: MethodResult) -> Section:
         drawn = {"line": line_path(places), "marks": symbol_path("circle", places, 3.2)}
         charts.append({"title": title, "x": x, "y": y, "caption": caption, **drawn})
     return {"charts": charts}
-
-
-def steps(comparison: Comparison, focus: MethodResult) -> Section:
-    """What follows from the numbers for somebody who wants to use the method."""
-    return {"steps": list(_steps(comparison, focus))}
-
-
-def _steps(comparison: Comparison, focus: MethodResult) -> Iterator[tuple[str, str]]:
-    words = WORDS[comparison.task]
-    score, class_mean = (tone(focus.differences.get(name, UNKNOWN)) for name in (words.metric, words.class_mean[0]))
-    if score == "down" and class_mean != "up":
-        best = max(comparison.rows, key=lambda row: _metric(row, words.metric))
-        other = f", or look at {best.name}, the best of the table" if best.name not in (focus.name, "none") else ""
-        yield f"{focus.name} lowers {words.score} here: keep the model as it is{other}.", ""
-    else:
-        sure = (
-            "" if "up" in (score, class_mean) else ", if the groups that matter to you gain more than the others lose"
-        )
-        yield _use(comparison, focus.name, sure)
-    frequent = [*words.groups][-2]
-    is_lost = frequent in focus.differences and tone(focus.differences[frequent]) == "down"
-    if is_lost and focus.name.partition(":")[0] in IN_PART and "strength=" not in focus.name:
-        half = f"{focus.name}{',' if ':' in focus.name else ':'}strength={focus.settings.get('strength', 1.0) / 2:g}"
-        yield f"If frequent classes matter more to you than rare ones, compare with half the strength: {half}.", ""
-    if comparison.task == DETECTION:
-        typed = _thresholds_command(comparison, focus.name)
-        yield f"Change the score threshold.{' One per class, chosen from labels:' if typed else ''}", typed
-    yield (
-        "Confirm it on other images: a method chosen by this table has to be measured on images it was not chosen on.",
-        "",
-    )
-
-
-def _use(comparison: Comparison, method: str, sure: str) -> tuple[str, str]:
-    """How to correct the model that was measured; where it is not known, how to make the correction."""
-    made = comparison.provenance
-    model = (made.inputs.get("predictions") or {}).get("model_words")
-    recorded = [*values_of(made.command, "--statistics")]
-    if model or not recorded:
-        typed = ["logn", "correct", *(model or ["MODEL"]), "--images", "train/", "--method", method]
-        output = corrected_name(model[0]) if model else "CORRECTED"
-        return f"Use it{sure}: correct the model file; it runs as fast as before.", command(*typed, "-o", output)
-    typed = ["logn", "fit", recorded[0], "--method", method, "-o", "affine.safetensors"]
-    return f"Use it{sure}: make the correction, which can be folded into the model's weights.", command(*typed)
-
-
-def _thresholds_command(comparison: Comparison, method: str) -> str:
-    """The command that chooses thresholds after a method; empty where `logn thresholds` cannot fit it."""
-    made = comparison.provenance
-    predictions = (made.inputs.get("predictions") or {}).get("path", "PREDICTIONS")
-    typed = ["logn", "thresholds", str(predictions), "-d", str(made.inputs.get("annotations") or "LABELS")]
-    typed += ["--method", method]
-    if not method.endswith(".safetensors"):  # a file of `logn fit` needs nothing else
-        options = {"moments": "--statistics", "counts": "--counts"}
-        needed = needs(method)
-        if not {*needed} <= {*options}:
-            return ""
-        lacking = [options[name] for name in needed if not [*values_of(made.command, options[name])]]
-        typed += [word for option in lacking for word in (option, option.strip("-").upper())]
-    return command(*typed, "-o", "points.json", keep=("--statistics", "--counts"), typed=made.command)
 
 
 def provenance(comparison: Comparison, focus: MethodResult) -> Section:

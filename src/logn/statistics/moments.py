@@ -96,7 +96,7 @@ class StatisticsMetadata:
             ('softmax', None)
         """
         settled = self.settled()
-        activation = settled.activation or "sigmoid"
+        activation = settled.activation or "sigmoid"  # may be: then a threshold cuts its scores
         return None if activation == "softmax" and settled.background is None else activation
 
     def with_changes(self, **changes: Any) -> StatisticsMetadata:

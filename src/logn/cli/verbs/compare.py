@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
 # The metrics of the short table, by their titles; the first is shown with its difference.
-DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf", "recall": f"recall@n:{DEFAULT_AT}"}
+DETECTOR = {"AP": "AP", "APr": "APr", "APc": "APc", "APf": "APf"}
 MASKS = {"mask AP": "AP-mask", "APr": "APr-mask", "APc": "APc-mask", "APf": "APf-mask"}
+# At an equal number of detections; the last two are of rare classes.
+AT_COUNT = {"recall": "recall", "precision": "precision", "F1": "F1", "found": "found"}
+RARE = {"rare right": "found-r", "rare false": "false-alarms-r"}
 CLASSIFIER = {"top-1": "top-1", "many": "many", "medium": "medium", "few": "few", "ECE": "ECE"}
-NAME_WIDTH = 24
+NAME_WIDTH = 22
 
 
 def compare(
@@ -215,6 +218,8 @@ def _print_short(comparison: Comparison) -> None:
     _print_table(comparison, CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR)
     if "mask" in comparison.protocols:
         _print_table(comparison, MASKS)
+    if comparison.baseline.recall:
+        _print_at_count(comparison)
     if len(comparison.rows) > 1:
         print_text(comparison.verdict())
     for note in comparison.notes:
@@ -230,10 +235,27 @@ def _print_table(comparison: Comparison, shown: Mapping[str, str]) -> None:
     header = ["method", main, *(["change"] if compared else []), *(title for title, _ in others)]
     rows = []
     for place, row in enumerate(comparison.rows):
-        name = row.name if len(row.name) <= NAME_WIDTH else f"{row.name[: NAME_WIDTH - 1]}…"
         change = [change_text(row.differences[first]) if place else ""] if compared else []
-        rows.append([name, points(row[first]), *change, *(points(row[metric]) for _, metric in others)])
+        rows.append([_short(row.name), points(row[first]), *change, *(points(row[metric]) for _, metric in others)])
     print_tables(lambda style: write_table(header, rows, replace(style, width=None)))
+
+
+def _print_at_count(comparison: Comparison) -> None:
+    """What each method finds with as many detections as the uncorrected model has."""
+    from logn.base.text_table import write_table
+    from logn.measure.comparison.tables import metric_text
+    from logn.measure.detection.metrics import count_name
+
+    at = comparison.settings.at
+    shown = {title: count_name(name, at) for title, name in (AT_COUNT | RARE).items()}
+    shown = {title: name for title, name in shown.items() if name in comparison.metric_names}
+    rows = [[_short(row.name), *(metric_text(name, row[name]) for name in shown.values())] for row in comparison.rows]
+    print_text(f"With {comparison.baseline.recall[at].detections:,} detections, as many as none has above {at:g}:")
+    print_tables(lambda style: write_table(["method", *shown], rows, replace(style, width=None)))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…"
 
 
 def _print_all(comparison: Comparison) -> None:

@@ -102,14 +102,15 @@ def _run(say: Any, *words: str | Path) -> None:
 
 
 def _print_table(comparison: Comparison) -> None:
-    """AP and recall of each method, in percent."""
-    columns = ("AP", "APr", "APc", "APf", f"recall@n:{AT}", f"recall-r@n:{AT}")
-    echo("\nPercent on the test scenes; recall at an equal number of detections:")
-    echo(f"{'':14}{'AP':>7}{'rare':>7}{'common':>8}{'frequent':>10}{'recall':>9}{'rare':>7}")
+    """AP, and recall, precision and F1 of each method, in percent."""
+    columns = ("AP", "APr", "APc", "APf", *(f"{name}@n:{AT}" for name in ("recall", "recall-r", "precision", "F1")))
+    echo("\nPercent on the test scenes; from recall on, class means at an equal number of detections:")
+    titles = ("AP", "rare", "common", "frequent", "recall", "rare", "precision", "F1")
+    widths = (7, 7, 8, 10, 9, 7, 11, 7)
+    echo(" " * 14 + "".join(f"{title:>{width}}" for title, width in zip(titles, widths, strict=True)))
     for row in comparison.rows:
-        ap, rare, common, frequent, recall, rare_recall = (100 * row[name] for name in columns)
-        cells = f"{ap:7.1f}{rare:7.1f}{common:8.1f}{frequent:10.1f}{recall:9.1f}{rare_recall:7.1f}"
-        echo(f"{row.name:14}{cells}")
+        cells = (f"{100 * row[name]:{width}.1f}" for name, width in zip(columns, widths, strict=True))
+        echo(f"{row.name:14}{''.join(cells)}")
 
 
 def _print_meaning(comparison: Comparison, folder: Path) -> None:
@@ -122,6 +123,9 @@ def _print_meaning(comparison: Comparison, folder: Path) -> None:
     found = f"{before.recall[AT].found:,} → {after.recall[AT].found:,}"
     echo(f"\nGained: {rare} of the rare objects are found, {found} objects in all, at as many detections as before.")
     echo(f"Lost: of the frequent objects {frequent} are found. AP changes by {_interval(change)}.")
+    right, wrong = (_numbers(before, after, name) for name in ("found-r", "false-alarms-r"))
+    f1 = after.differences[f"F1@n:{AT}"]
+    echo(f"False alarms: rare classes have {right} right and {wrong} wrong; class-mean F1 changes by {_interval(f1)}.")
     if before.thresholds is not None and after.thresholds is not None:
         echo(describe_threshold(before.thresholds, after.thresholds))
     echo(f"The page with charts and pictures: {folder / 'report.html'}")
@@ -131,6 +135,10 @@ def _print_meaning(comparison: Comparison, folder: Path) -> None:
 def _recalls(before: MethodResult, after: MethodResult, group: str) -> str:
     name = f"recall-{group}@n:{AT}"
     return f"{100 * before[name]:.0f} → {100 * after[name]:.0f} %"
+
+
+def _numbers(before: MethodResult, after: MethodResult, name: str) -> str:
+    return " → ".join(f"{row[f'{name}@n:{AT}']:,.0f}" for row in (before, after))
 
 
 def _interval(change: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,25 @@ from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
 from logn.measure.classification.logits import moments_of_logits
-from logn.measure.comparison.comparison import CompareSettings, Comparison, MethodResult, Provenance
-from logn.measure.comparison.method_fitting import DEFAULT_METHODS, Methods, map_for_store, named_methods
-from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn
+from logn.measure.comparison.comparison import (
+    CompareSettings,
+    Comparison,
+    MethodResult,
+    Provenance,
+    StrengthPoint,
+)
+from logn.measure.comparison.method_fitting import (
+    DEFAULT_METHODS,
+    LogitMap,
+    Methods,
+    is_same_map,
+    map_for_store,
+    named_methods,
+    strength_maps,
+)
+from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn, StrengthValues
 from logn.measure.detection.bootstrap import paired_differences
+from logn.methods.affine import ClassAffine
 from logn.methods.catalog import checked_inputs, with_threshold
 from logn.predictions.classifier import is_classifier_file
 from logn.predictions.predict import mask_maker
@@ -116,15 +131,19 @@ def compare(
             counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
     clock.lap("ground truth")
     inputs = {"moments": task.moments, "counts": counts, **inputs}
+    named, allow_mismatch = named_methods(methods), settings.allow_mismatch
     maps = {
-        name: map_for_store(name, _at(method, settings), task.header, inputs, allow_mismatch=settings.allow_mismatch)
-        for name, method in named_methods(methods).items()
+        name: map_for_store(name, _at(method, settings), task.header, inputs, allow_mismatch=allow_mismatch)
+        for name, method in named.items()
     }
+    strengths = strength_maps(named, task.header, inputs, at=settings.at, allow_mismatch=allow_mismatch)
+    others = [affine for _, affine in strengths.values() if not any(is_same_map(affine, one) for one in maps.values())]
     fitted_from = [name for name, value in inputs.items() if value is not None]
     clock.lap("fit")
-    outcomes: Any = task.outcomes(maps, progress)
+    outcomes: Any = task.outcomes(maps, others, progress)
     clock.lap(task.reading)
-    measured: Any = task.measure(list(maps), outcomes)
+    measured: Any = task.measure(list(maps), outcomes[: len(maps)])
+    curve = _strength_points(strengths, task.strength_values(outcomes, measured))
     clock.lap("metrics")
     drawn: Sequence[Drawn] = task.draw(measured) if settings.num_bootstrap else [{}] * len(maps)
     clock.lap("bootstrap")
@@ -139,12 +158,24 @@ def compare(
         seconds=clock.seconds,
         notes=task.notes,
         provenance=Provenance.now({**task.inputs(), "fitted_from": fitted_from}),
+        strengths=curve,
     )
 
 
 def _at(method: Any, settings: CompareSettings) -> Any:
     """A specification with the user's score threshold, where the method takes one, as `logn correct` fits it."""
     return with_threshold(method, settings.at) if isinstance(method, str) else method
+
+
+def _strength_points(
+    strengths: Mapping[float, tuple[str, ClassAffine]], measured: Sequence[tuple[LogitMap, StrengthValues]]
+) -> tuple[StrengthPoint, ...]:
+    """What each strength reaches: one that is among the methods was measured there."""
+    points = []
+    for strength, (spec, affine) in strengths.items():
+        values, threshold = next(reached for transform, reached in measured if is_same_map(affine, transform))
+        points.append(StrengthPoint(strength, spec, values, threshold))
+    return tuple(points)
 
 
 def _statistics(moments: Any, train_logits: Any) -> ClassMoments | None:

@@ -165,7 +165,7 @@ class ReportDetails:
 
 @dataclass(frozen=True, eq=False)
 class MethodResult:
-    """What one method reaches on the evaluated images or rows; all values but NLL lie between 0 and 1.
+    """What one method reaches on the evaluated images or rows; all values but NLL and numbers lie between 0 and 1.
 
     Args:
         name: The method as it was asked for.
@@ -176,7 +176,7 @@ class MethodResult:
         notes: What to know before reading the numbers.
         seconds: Time for this method's metrics, and its share of decoding.
         recall: Of detectors what is found with as many detections as the uncorrected model has, by the threshold that
-            it has so many above: 0.5, 0.25 and 0.05.
+            it has so many above: 0.5, 0.25, 0.05 and the user's.
         thresholds: Of detectors what is found at each score threshold.
         errors: Of detectors the kinds of error and what they cost, where they were asked for.
         details: Of detectors what the report shows in addition to the metrics.
@@ -215,6 +215,25 @@ class MethodResult:
         return {"AP50": errors.base, **errors.gains} if errors else None
 
 
+@dataclass(frozen=True)
+class StrengthPoint:
+    """What the recommended correction reaches at one strength.
+
+    Args:
+        strength: From 0, for detectors with a background the margin alone, to 1, the whole prior.
+        method: The specification of that method.
+        values: Metrics by name: of detectors those at an equal number of detections at the user's threshold, of
+            classifiers "balanced", "top-1", "few" and, where training counts are known, "long-tailed": the accuracy on
+            rows with the class mix of the training.
+        threshold: Of detectors the score threshold that keeps as many detections.
+    """
+
+    strength: float
+    method: str
+    values: Mapping[str, float]
+    threshold: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Methods measured on the same data, of a detector or of a classifier; the first row is the uncorrected model.
@@ -231,6 +250,7 @@ class Comparison:
         seconds: Time by step.
         notes: What to know before reading the numbers.
         provenance: How it was made.
+        strengths: The recommended correction at several strengths, where it is one of the methods.
 
     Example:
         >>> import logn, tempfile
@@ -256,6 +276,7 @@ class Comparison:
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
+    strengths: tuple[StrengthPoint, ...] = ()
 
     def __getitem__(self, name: str) -> MethodResult:
         return self._row("name", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from logn.base.arrays import foreground_columns, logit
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import checked_inputs, fit, needs, parse
+from logn.methods.catalog import checked_inputs, fit, needs, parse, with_threshold
 from logn.methods.fractal_calibration import FracalSigmoid
 from logn.methods.provenance import LogitFacts, with_background_name
 from logn.methods.recommend import RECOMMENDED
@@ -29,6 +30,8 @@ Methods = Sequence[str] | Mapping[str, str | LogitMap]
 DEFAULT_METHODS = (RECOMMENDED, "logn")
 # The uncorrected model: always the first method.
 BASELINE = "none"
+# Of the recommended correction, beside its own.
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def named_methods(methods: Methods) -> dict[str, str | LogitMap]:
@@ -78,6 +81,41 @@ def map_for_store(
     if isinstance(method, ClassAffine):
         method.check_fits(_logits_of(header), what=f"`{name}`", allow_mismatch=allow_mismatch)
     return method
+
+
+def strength_maps(
+    methods: Mapping[str, str | LogitMap],
+    header: StoreHeader,
+    inputs: Mapping[str, Any],
+    *,
+    at: float,
+    allow_mismatch: bool,
+) -> dict[float, tuple[str, ClassAffine]]:
+    """The recommended correction at several strengths, each with its specification; none where it is not compared.
+
+    Where the recommendation is to do nothing, it is forced.
+    """
+    if RECOMMENDED not in [method.partition(":")[0] for method in methods.values() if isinstance(method, str)]:
+        return {}
+    fitted = partial(fit_for_store, header=header, allow_mismatch=allow_mismatch, **inputs)
+    force = ",force=true" if is_same_map(fitted(f"{RECOMMENDED}:strength=1"), None) else ""
+    specs = {strength: f"{RECOMMENDED}:strength={strength:g}{force}" for strength in STRENGTHS}
+    return {strength: (spec, fitted(with_threshold(spec, at))) for strength, spec in specs.items()}
+
+
+def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
+    """Whether another map does the same, None for no change.
+
+    Example:
+        >>> affine = ClassAffine([1.0, 1.0], [0.5, 0.0])
+        >>> is_same_map(affine, affine), is_same_map(affine, None), is_same_map(ClassAffine.identity(2), None)
+        (True, False, True)
+    """
+    if other is None:
+        other = ClassAffine.identity(affine.num_columns, background=affine.background)
+    return isinstance(other, ClassAffine) and all(
+        np.array_equal(getattr(affine, name), getattr(other, name)) for name in ("scale", "shift")
+    )
 
 
 def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:

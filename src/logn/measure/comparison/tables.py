@@ -11,14 +11,13 @@ from logn.errors import InputError
 from logn.measure.classification.truth import SHOTS
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.metrics import SHOWN_AT, recall_name
+from logn.measure.detection.metrics import count_name
 from logn.measure.detection.threshold_curve import describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 
 FORMATS = ("table", "markdown")
-RECALL = recall_name(SHOWN_AT)
-# Metrics of the table: those with their difference to the uncorrected model, then the others.
-MAIN_COLUMNS = {DETECTION: ("AP", "APr", "APc", "APf", RECALL), CLASSIFICATION: ("top-1", *SHOTS)}
+# What is measured at an equal number of detections: class means, then numbers.
+AT_COUNT = ("recall", "precision", "F1", "found", "found-r", "false-alarms-r")
 OTHER_COLUMNS = {
     DETECTION: (
         *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
@@ -26,9 +25,9 @@ OTHER_COLUMNS = {
     ),
     CLASSIFICATION: ("balanced", "ECE", "confidence", "NLL"),
 }
-# What the verdict is about, and what to call it.
+# What the verdict is about, and what to call it; of a detector after its recall and F1.
 VERDICTS = {
-    DETECTION: {RECALL: "recall", **{name: name for name in ("APr", "APc", "APf", "AP")}},
+    DETECTION: {name: name for name in ("APr", "APc", "APf", "AP")},
     CLASSIFICATION: {
         "few": "few-shot accuracy",
         "medium": "medium-shot accuracy",
@@ -37,6 +36,7 @@ VERDICTS = {
     },
 }
 SHOWN_PAIRS = 8
+NEITHER_IS_GOOD = ("confidence",)
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,25 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     return tables
 
 
+def main_columns(comparison: Comparison) -> list[str]:
+    """The metrics that are shown with their difference to the uncorrected model."""
+    names = ["top-1", *SHOTS]
+    if comparison.task == DETECTION:
+        names = ["AP", "APr", "APc", "APf", *(count_name(name, comparison.settings.at) for name in AT_COUNT)]
+    return [name for name in names if name in comparison.metric_names]
+
+
 def metric_table(comparison: Comparison, others: Sequence[str] | None = None) -> Table:
     """One row per method: the main metrics, below each its difference to the first row, then `others`."""
-    main = [name for name in MAIN_COLUMNS[comparison.task] if name in comparison.metric_names]
+    main = main_columns(comparison)
     others = OTHER_COLUMNS[comparison.task] if others is None else others
     others = [name for name in others if name in comparison.metric_names]
     rows, tones = [], []
     for index, row in enumerate(comparison.rows):
-        changes = [f"\n{change_text(row.differences[name])}" if index else "" for name in main]
-        cells = [points(row[name]) + change for name, change in zip(main, changes, strict=True)]
-        rows.append((row.name, *cells, *(_nats(row[name]) if name == "NLL" else points(row[name]) for name in others)))
-        of_main = [tone(row.differences[name]) if index else "" for name in main]
+        changes = [f"\n{change_text(row.differences[name], name)}" if index else "" for name in main]
+        cells = [metric_text(name, row[name]) + change for name, change in zip(main, changes, strict=True)]
+        rows.append((row.name, *cells, *(metric_text(name, row[name]) for name in others)))
+        of_main = [tone(row.differences[name], name) if index else "" for name in main]
         tones.append(("", *of_main, *[""] * len(others)))
     return Table(caption(comparison), ("method", *main, *others), tuple(rows), tones=tuple(tones))
 
@@ -168,13 +176,37 @@ def caption(comparison: Comparison) -> str:
 
 
 def _recall_caption(comparison: Comparison) -> str:
-    """Say what the recall is of, and which threshold gives each method as many detections."""
-    first = comparison.baseline.recall[SHOWN_AT]
-    of_methods = ", ".join(f"{row.name} {row.recall[SHOWN_AT].threshold:.3g}" for row in comparison.rows)
+    """Say what recall, precision and F1 are of, and which threshold gives each method as many detections."""
+    at = comparison.settings.at
+    first = comparison.baseline.recall[at]
+    of_methods = ", ".join(f"{row.name} {row.recall[at].threshold:.3g}" for row in comparison.rows)
     return (
-        f"{RECALL}: class-mean recall (IoU 0.5) of the {first.detections:,} best detections, as many as "
-        f"{comparison.baseline.name} has above {SHOWN_AT:g}; thresholds that keep as many: {of_methods}"
+        f"@n:{at:g}: class-mean recall, precision and F1 (IoU 0.5), objects found and false alarms (r: rare classes) "
+        f"of the {first.detections:,} best detections, as many as {comparison.baseline.name} has above {at:g}; "
+        f"thresholds that keep as many: {of_methods}"
     )
+
+
+def is_number(name: str) -> bool:
+    """Whether a metric is a number of detections instead of a share.
+
+    Example:
+        >>> is_number("false-alarms-r@n:0.25"), is_number("F1@n:0.25")
+        (True, False)
+    """
+    return name.startswith(("found", "false-alarms"))
+
+
+def metric_text(name: str, value: float) -> str:
+    """A metric as a table has it: in points, numbers as they are, the negative log-likelihood in nats.
+
+    Example:
+        >>> metric_text("AP", 0.254), metric_text("NLL", 1.5), metric_text("found@n:0.25", 1017)
+        ('25.4', '1.500', '1,017')
+    """
+    if is_number(name):
+        return f"{value:,.0f}"
+    return _nats(value) if name == "NLL" else points(value)
 
 
 def points(value: float) -> str:
@@ -191,15 +223,18 @@ def _nats(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
 
 
-def change_text(change: Interval) -> str:
-    """Write a difference with its interval, where there is one.
+def change_text(change: Interval, name: str = "") -> str:
+    """Write the difference of a metric with its interval, where there is one.
 
     Example:
-        >>> change_text(Interval(0.041, 0.02, 0.063))
-        '+4.1 [2.0, 6.3]'
+        >>> change_text(Interval(0.041, 0.02, 0.063)), change_text(Interval(57, 40, 75), "false-alarms-r@n:0.25")
+        ('+4.1 [2.0, 6.3]', '+57 [40, 75]')
     """
     if math.isnan(change.difference):
         return "-"
+    if is_number(name):
+        ends = "" if math.isnan(change.low) else f" [{change.low:,.0f}, {change.high:,.0f}]"
+        return f"{change.difference:+,.0f}{ends}".replace("[-0,", "[0,").replace(" -0]", " 0]")
     text = f"{100 * change.difference:+.1f}"
     return text if math.isnan(change.low) else f"{text} {interval_text(change)}"
 
@@ -220,7 +255,8 @@ def write_comparison(comparison: Comparison, form: str = "table", *, style: Text
 
 def describe_method(comparison: Comparison, row: MethodResult) -> str:
     """Say in a sentence or two what the method of a row changes."""
-    titles = VERDICTS[comparison.task]
+    at_count = {count_name(name, comparison.settings.at): name for name in ("recall", "F1")}
+    titles = (at_count if comparison.task == DETECTION else {}) | VERDICTS[comparison.task]
     changes = {title: row.differences[metric] for metric, title in titles.items() if metric in row.differences}
     sentences = [describe_changes(row.name, changes)]
     before, after = comparison.baseline, row
@@ -231,6 +267,12 @@ def describe_method(comparison: Comparison, row: MethodResult) -> str:
         )
     elif "ECE" in row.differences:
         sentences.append(f"{describe_calibration(before.values, after.values)}.")
+    rare = count_name("false-alarms", comparison.settings.at, "r")
+    if rare in row.differences:
+        right = count_name("found", comparison.settings.at, "r")
+        numbers = [f"{before[name]:,.0f} -> {after[name]:,.0f}" for name in (right, rare)]
+        change = change_text(row.differences[rare], rare)
+        sentences.append(f"Rare classes: {numbers[0]} right, {numbers[1]} false alarms ({change}).")
     if before.thresholds is not None and after.thresholds is not None:
         sentences.append(describe_threshold(before.thresholds, after.thresholds))
     return " ".join(sentences)
@@ -288,16 +330,23 @@ def describe_calibration(before: Mapping[str, float], after: Mapping[str, float]
     return f"Its calibration error (ECE) {'falls' if new < old else 'rises'} from {100 * old:.1f} to {100 * new:.1f}"
 
 
-def tone(change: Interval) -> str:
+def tone(change: Interval, name: str = "") -> str:
     """Whether a change is a clear gain or a clear loss: only what the whole interval makes sure is coloured.
 
     Example:
         >>> tone(Interval(0.02, 0.01, 0.03)), tone(Interval(0.02, -0.01, 0.03)), tone(Interval(-0.1, -0.2, -0.05))
         ('up', 'flat', 'down')
+        >>> tone(Interval(57, 40, 75), "false-alarms-r@n:0.25"), tone(Interval(0.1, 0.1, 0.2), "confidence")
+        ('down', 'flat')
     """
-    if change.low > 0:
-        return "up"
-    return "down" if change.high < 0 else "flat"
+    if name in NEITHER_IS_GOOD or not (change.low > 0 or change.high < 0):
+        return "flat"
+    return "up" if (change.low > 0) != small_is_good(name) else "down"
+
+
+def small_is_good(name: str) -> bool:
+    """Whether less of a metric is better."""
+    return name in ("ECE", "NLL") or name.startswith("false-alarms")
 
 
 def _amount(metric: str, change: Interval) -> str:

@@ -5,6 +5,7 @@ Both kinds of task have the same methods, which `compare` calls in turn.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray, foreground_columns, ratio
 from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
@@ -26,7 +27,7 @@ from logn.data.class_names import match_classes
 from logn.data.label_sources import find_labels
 from logn.errors import InputError, warn
 from logn.matching.labels import other_images, truth_of_predictions, write_results
-from logn.matching.match import MatchedDetections, match_detections
+from logn.matching.match import IOU_THRESHOLDS, MatchedDetections, match_detections
 from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
 from logn.measure.classification import metrics as accuracy
 from logn.measure.classification.logits import ClassifierLogits, RowOutcomes, open_logits, row_outcomes
@@ -46,7 +47,7 @@ from logn.measure.detection.metrics import EvaluationProtocol
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import error_types
 from logn.methods.affine import ClassAffine
-from logn.methods.sampled_scores import matching_threshold, threshold_after
+from logn.methods.sampled_scores import threshold_after
 from logn.predictions.classifier import ClassifierPredictions, is_classifier_file
 from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
@@ -56,6 +57,8 @@ from logn.statistics.moments import ClassMoments
 
 Progress = Callable[[int], object]
 Drawn = Mapping[str, FloatArray]
+# What a strength of the recommendation reaches: metrics, and the score threshold to use.
+StrengthValues = tuple[Mapping[str, float], float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +182,10 @@ class DetectionTask:
         chosen[np.linspace(0, number - 1, min(wanted, number)).round().astype(np.intp)] = True
         return chosen
 
-    def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> list[_MethodDetections]:
-        """Decode all images in one pass, for AP and, where it is asked for, for AP-Fixed."""
+    def outcomes(
+        self, maps: Mapping[str, LogitMap], others: Sequence[LogitMap], progress: Progress | None
+    ) -> list[_MethodDetections]:
+        """Decode all images in one pass, for AP and, where it is asked for, for AP-Fixed; `others` for AP alone."""
         settings, verified = self.settings, self.truth.verified
         # What is not evaluated goes at once; only the errors, and the images that the report looks at, need it.
         evaluated = None if settings.errors or verified is None else verified | self.looked_at[:, None]
@@ -189,14 +194,19 @@ class DetectionTask:
             lowest = min(settings.decode.score_threshold, ap.FIXED_THRESHOLD)
             limits = replace(settings.decode, max_detections=None, max_per_class=ap.FIXED_LIMIT, score_threshold=lowest)
             purposes.append(Purpose(limits, verified))
-        decoded, *others = decode_for(self.store, list(maps.values()), purposes, progress=progress)
+        together = [*maps.values(), *others]
+        if settings.fixed:  # which costs much more, so not for the others
+            decoded, fixed = decode_for(self.store, list(maps.values()), purposes, progress=progress)
+            decoded += decode_for(self.store, list(others), purposes[:1])[0] if others else []
+        else:
+            (decoded,), fixed = decode_for(self.store, together, purposes, progress=progress), []
         detections = [self._within_limits(of_method.detections) for of_method in decoded]
         skipped = self._few_skipped(detections, [of_method.skipped for of_method in decoded])
-        masks: Sequence[Any] = self.mask_maker(detections) if self.mask_maker else [None] * len(detections)
+        masks: Sequence[Any] = self.mask_maker(detections[: len(maps)]) if self.mask_maker else []
         if self.mask_results is not None:
             self._write_masks(Path(self.mask_results), list(maps), detections, masks)
-        fixed = [of_method.detections for of_method in others[0]] if others else [None] * len(detections)
-        columns = zip(maps.values(), detections, skipped, fixed, masks, strict=True)
+        best_of_class = [of_method.detections for of_method in fixed]
+        columns = itertools.zip_longest(together, detections, skipped, best_of_class, masks)
         return [_MethodDetections(*of_method) for of_method in columns]
 
     def _write_masks(
@@ -215,8 +225,8 @@ class DetectionTask:
         return detections.take(ap.rows_within_limits(detections, self.protocols["AP"]))
 
     def _few_skipped(self, detections: Sequence[Detections], skipped: Sequence[Skipped]) -> list[Skipped]:
-        """Detections that are not evaluated, as far as they can be among as many as are counted."""
-        most = max(self._counts(detections[0], skipped[0]).values()) + 1
+        """Detections that are not evaluated, as far as they are ranked."""
+        most = ap.most_ranked(self._wanted(detections[0], skipped[0]))
         few = []
         for evaluated, others in zip(detections, skipped, strict=True):
             scores = np.concatenate([evaluated.scores, others.scores])
@@ -224,35 +234,33 @@ class DetectionTask:
             few.append(others.take(others.scores >= least))
         return few
 
-    def _counts(self, detections: Detections, skipped: Skipped) -> dict[float, int]:
-        """How many detections of the uncorrected model are above each threshold, the user's included."""
+    def _wanted(self, detections: Detections, skipped: Skipped) -> dict[float, npt.NDArray[np.intp]]:
+        """How many detections of the uncorrected model are above each threshold in each image, the user's included."""
+        images = np.concatenate([detections.image_index, skipped.image_index])
         scores = np.concatenate([detections.scores, skipped.scores])
-        return ap.counts_above(scores) | {self.settings.at: int((scores > self.settings.at).sum())}
+        return ap.counts_per_image(images, scores, (*ap.COUNTED_AT, self.settings.at), self.truth.num_images)
 
     def measure(self, names: Sequence[str], outcomes: Sequence[_MethodDetections]) -> list[_Measured]:
         """All metrics of each method, and what the report shows of it."""
         first = outcomes[0]
-        counts = self._counts(first.detections, first.skipped)
+        wanted = self._wanted(first.detections, first.skipped)
         with ThreadPoolExecutor(available_processors()) as pool:
-            measured = list(pool.map(partial(self._measure, counts), names, outcomes))
+            measured = list(pool.map(partial(self._measure, wanted), names, outcomes))
             if len(measured) < 2 or not self.looked_at.any():
                 return measured
             details = list(pool.map(partial(self._details, measured[0]), measured))
         pairs = zip(measured, details, strict=True)
         return [replace(method, row=replace(method.row, details=of_method)) for method, of_method in pairs]
 
-    def _measure(self, counts: Mapping[float, int], name: str, method: _MethodDetections) -> _Measured:
+    def _measure(self, wanted: Mapping[float, npt.NDArray[np.intp]], name: str, method: _MethodDetections) -> _Measured:
         started = time.perf_counter()
         truth, groups, detections = self.truth, self.groups, method.detections
         matched = match_detections(detections, truth)
         metrics = ap.average_precision(matched, truth, self.protocols["AP"], groups)
         matched = replace(matched, pairs=None)
-        unverified = detections.take(np.setdiff1d(np.arange(len(detections)), matched.rows))
-        skipped = Skipped.concatenate(
-            [method.skipped, Skipped(unverified.image_index, unverified.labels, unverified.scores)]
-        )
-        recall, hits = ap.recall_at_count(matched, skipped, {at: counts[at] for at in ap.COUNTED_AT}, truth, groups)
-        at, scores = self.settings.at, np.concatenate([matched.scores, skipped.scores])
+        skipped = self._with_unverified(detections, matched, method.skipped)
+        ranking, at = ap.Ranking.of(matched, skipped, wanted, truth), self.settings.at
+        recall = ap.recall_at_count(ranking, np.concatenate([matched.scores, skipped.scores]), truth, groups)
         masks = None
         others: dict[str, float] = {}
         if method.masks is not None:
@@ -269,13 +277,41 @@ class DetectionTask:
             transform=method.transform,
             notes=self._method_notes(method.transform),
             recall=recall,
-            thresholds=ThresholdCurve.of(
-                matched, truth, at, matching_threshold(scores, counts[at], at), self._estimated(method.transform)
-            ),
+            thresholds=ThresholdCurve.of(matched, truth, at, recall[at].threshold, self._estimated(method.transform)),
             errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
             seconds=time.perf_counter() - started,
         )
-        return _Measured(row, detections, matched, DrawnMethod(matched, masks, hits), method.masks)
+        return _Measured(row, detections, matched, DrawnMethod(matched, masks, ranking), method.masks)
+
+    def strength_values(
+        self, outcomes: Sequence[_MethodDetections], measured: Sequence[_Measured]
+    ) -> list[tuple[LogitMap, StrengthValues]]:
+        """What every map reaches at an equal number of detections; only the methods were measured before."""
+        at, first = self.settings.at, outcomes[0]
+        points = [method.row.recall[at] for method in measured]
+        wanted = {at: self._wanted(first.detections, first.skipped)[at]}
+        with ThreadPoolExecutor(available_processors()) as pool:
+            points += pool.map(partial(self._at_count, wanted), outcomes[len(measured) :])
+        transforms = [outcome.transform for outcome in outcomes]
+        return [(transform, (p.values, p.threshold)) for transform, p in zip(transforms, points, strict=True)]
+
+    def _at_count(self, wanted: Mapping[float, npt.NDArray[np.intp]], method: _MethodDetections) -> ap.RecallAtCount:
+        """What is found at an equal number, from the detections alone that may be among so many."""
+        scores = np.concatenate([method.detections.scores, method.skipped.scores])
+        most = ap.most_ranked(wanted)
+        least = np.partition(scores, -most)[-most] if most < len(scores) else -1.0
+        kept = method.detections.take(method.detections.scores >= least)
+        matched = match_detections(kept, self.truth, thresholds=IOU_THRESHOLDS[:1])
+        skipped = self._with_unverified(kept, matched, method.skipped)
+        ranking = ap.Ranking.of(matched, skipped, wanted, self.truth)
+        (point,) = ap.recall_at_count(ranking, scores, self.truth, self.groups).values()
+        return point
+
+    @staticmethod
+    def _with_unverified(detections: Detections, matched: MatchedDetections, skipped: Skipped) -> Skipped:
+        """What is not evaluated, with the detections whose class nobody looked for in their image."""
+        others = detections.take(np.setdiff1d(np.arange(len(detections)), matched.rows))
+        return Skipped.concatenate([skipped, Skipped(others.image_index, others.labels, others.scores)])
 
     def _estimated(self, transform: LogitMap) -> float | None:
         """The threshold that the training statistics give, as `logn correct` prints it."""
@@ -451,10 +487,28 @@ class ClassificationTask:
             metadata={"fingerprint": self.known.get("fingerprint")},
         )
 
-    def outcomes(self, maps: Mapping[str, LogitMap], progress: Progress | None) -> list[tuple[LogitMap, RowOutcomes]]:
+    def outcomes(
+        self, maps: Mapping[str, LogitMap], others: Sequence[LogitMap], progress: Progress | None
+    ) -> list[tuple[LogitMap, RowOutcomes]]:
         """Read the logits once, under all maps."""
-        outcomes = row_outcomes(self.logits, self.truth.labels, list(maps.values()), progress or (lambda rows: None))
-        return list(zip(maps.values(), outcomes, strict=True))
+        transforms = [*maps.values(), *others]
+        outcomes = row_outcomes(self.logits, self.truth.labels, transforms, progress or (lambda rows: None))
+        return list(zip(transforms, outcomes, strict=True))
+
+    def strength_values(
+        self, outcomes: Sequence[tuple[LogitMap, RowOutcomes]], measured: Sequence[_MeasuredRows]
+    ) -> list[tuple[LogitMap, StrengthValues]]:
+        """Accuracy of every map; only the methods were measured before."""
+        rows: list[Any] = [method.row for method in measured]
+        rows += [accuracy.metrics_of_outcomes(outcome, self.truth) for _, outcome in outcomes[len(rows) :]]
+        counts, reached = self.truth.train_counts, []
+        for (transform, _), row in zip(outcomes, rows, strict=True):
+            values = {name: row[name] for name in ("balanced", "top-1", "few") if name in row.values}
+            if counts is not None:
+                known = ~np.isnan(row.per_class)
+                values["long-tailed"] = float(ratio((counts * row.per_class)[known].sum(), counts[known].sum()))
+            reached.append((transform, (values, None)))
+        return reached
 
     def measure(self, names: Sequence[str], outcomes: Sequence[tuple[LogitMap, RowOutcomes]]) -> list[_MeasuredRows]:
         """All metrics of each method."""

@@ -1,7 +1,8 @@
 """Bootstrap intervals: images are drawn with repetition many times, the same draws for every method.
 
 The matching of detections to boxes does not depend on which images are drawn, so it is done once; a draw is a weight
-per image. AP is then computed class by class for all draws at once; large jobs run in processes.
+per image. AP is then computed class by class for all draws at once; large jobs run in processes. What is measured at an
+equal number of detections is measured at the number that each draw has: it varies as everything does.
 """
 
 from __future__ import annotations
@@ -10,25 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import nan_mean, ratio
+from logn.base.arrays import nan_mean
 from logn.base.processes import available_processors, started_processes, work_here
 from logn.errors import warn
 from logn.matching.draws import Counts, Draws
 from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.drawn_precision import drawn_precision
-from logn.measure.detection.metrics import recall_name
+from logn.measure.detection.metrics import Ranking, class_shares, count_name
 
 Floats = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
 # Draws that are computed side by side: what is kept of a class for each of them should not fill the memory.
 DRAWS_AT_ONCE = 1000
+# Blocks of a ranking in which detections are counted at first, and weights that are looked at at once.
+BLOCKS, NUMBERS_AT_ONCE = 128, 4_000_000
 # Detections times draws, over all methods, from which starting processes pays: some seconds of work.
 _ENOUGH = 300_000_000
 
@@ -66,19 +70,19 @@ def bootstrap_metrics(
     weights: Counts,
     *,
     groups: Groups | None = None,
-    hits: Mapping[float, MatchedDetections] | None = None,
+    ranking: Ranking | None = None,
 ) -> dict[str, Floats]:
-    """AP, AP50 and class-mean recall of every draw, `(draws,)` each; AP and recall also by group.
+    """AP, AP50 and what is found at an equal number of detections, `(draws,)` each; most of it also by group.
 
     Args:
         matched: One method's detections, matched at all overlap thresholds.
         truth: The ground truth.
         weights: `(draws, I)` how often each image was drawn; the same for all methods makes the draws paired.
         groups: `(F,)` "r", "c" or "f" for each class.
-        hits: Right detections among those that are kept, whatever images are drawn, by the threshold of the count.
+        ranking: All detections, for what is measured at an equal number; None to leave that out.
     """
     parts = [
-        _metrics_of_draws(matched, truth, weights[start : start + DRAWS_AT_ONCE], groups, hits or {})
+        _metrics_of_draws(matched, truth, weights[start : start + DRAWS_AT_ONCE], groups, ranking)
         for start in range(0, len(weights), DRAWS_AT_ONCE)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -89,7 +93,7 @@ def _metrics_of_draws(
     truth: GroundTruth,
     weights: Counts,
     groups: Groups | None,
-    hits: Mapping[float, MatchedDetections],
+    ranking: Ranking | None,
 ) -> dict[str, Floats]:
     # Small numbers in a small type: the weights of an image are read for each of its detections.
     by_image = np.ascontiguousarray(weights.T, np.min_scalar_type(weights.max(initial=0)))
@@ -102,11 +106,82 @@ def _metrics_of_draws(
     members = group_members(groups, truth.num_classes)
     result = {f"AP{group}": nan_mean(mean[classes], axis=0) for group, classes in members.items()}
     result["AP50"] = nan_mean(first, axis=0)
-    for at, right in hits.items():
-        share = ratio(_per_class(right.labels, right.image_index, truth.num_classes, by_image), boxes)
-        for group, classes in members.items():
-            result[recall_name(at, group)] = nan_mean(share[classes], axis=0)
+    if ranking is not None:
+        keys = truth.image_index[wanted] * truth.num_classes + truth.labels[wanted]
+        images_with = np.bincount(np.unique(keys) % truth.num_classes, minlength=truth.num_classes)
+        for at, stops in _stops(ranking, by_image).items():
+            result |= _at_count(ranking, at, stops, by_image, boxes, images_with, members)
     return result
+
+
+def _at_count(
+    ranking: Ranking,
+    at: float,
+    stops: Index,
+    by_image: npt.NDArray[Any],
+    boxes: Counts,
+    images_with: Index,
+    members: Mapping[str, npt.NDArray[np.bool_]],
+) -> dict[str, Floats]:
+    """What the first so many detections of each draw find."""
+    hits, alarms = (_first_of_class(ranking, marks, stops, by_image, len(boxes)) for marks in ranking.outcomes)
+    means = {name: _widened(share, images_with) for name, share in class_shares(hits, alarms, boxes).items()}
+    values: dict[str, Floats] = {count_name(name, at): nan_mean(share, axis=0) for name, share in means.items()}
+    for group, classes in members.items():
+        values[count_name("recall", at, group)] = nan_mean(means["recall"][classes], axis=0)
+        for name, numbers in (("found", hits), ("false-alarms", alarms)):
+            values[count_name(name, at, group)] = numbers[classes].sum(axis=0).astype(np.float64)
+    return values
+
+
+def _stops(ranking: Ranking, by_image: npt.NDArray[Any]) -> dict[float, Index]:
+    """`(draws,)` how many of the ranking make up the number of detections that the uncorrected model has in each draw.
+
+    Detections are counted in blocks of the ranking; in the block that the number ends in, one by one.
+    """
+    images, (num_images, draws) = ranking.image_index, by_image.shape
+    if not len(images):
+        return dict.fromkeys(ranking.wanted, np.zeros(draws, np.int64))
+    bounds = np.linspace(0, len(images), BLOCKS + 1).astype(np.int64)
+    block = np.repeat(np.arange(BLOCKS), np.diff(bounds))
+    per_block = np.bincount(block * num_images + images, minlength=BLOCKS * num_images).reshape(BLOCKS, num_images)
+    rows = np.vstack([per_block, *ranking.wanted.values()]).astype(np.float64)
+    at_once = 1 + NUMBERS_AT_ONCE // num_images
+    parts = [rows @ by_image[:, start : start + at_once].astype(np.float64) for start in range(0, draws, at_once)]
+    sums = np.hstack(parts).astype(np.int64)
+    up_to = np.vstack([np.zeros((1, draws), np.int64), np.cumsum(sums[:BLOCKS], axis=0)])
+    stops, draw = {}, np.arange(draws)
+    for at, wanted in zip(ranking.wanted, sums[BLOCKS:], strict=True):
+        full = np.minimum((up_to[1:] < wanted).sum(axis=0), BLOCKS - 1)
+        places = np.minimum(bounds[full] + np.arange(np.diff(bounds).max())[:, None], len(images) - 1)
+        weights = by_image[images[places], draw]
+        before = np.cumsum(weights, axis=0, dtype=np.int64) - weights + up_to[full, draw]
+        stops[at] = np.minimum(bounds[full] + (before < wanted).sum(axis=0), bounds[full + 1])
+    return stops
+
+
+def _first_of_class(
+    ranking: Ranking, marks: npt.NDArray[np.bool_], stops: Index, by_image: npt.NDArray[Any], num_classes: int
+) -> Counts:
+    """Weight of the marked detections of each class among the first so many of each draw, `(F, draws)`."""
+    rows = np.flatnonzero(marks)
+    some, many = np.searchsorted(rows, [stops.min(), stops.max()])
+    always, at_times = rows[:some], rows[some:many]
+    total = _per_class(ranking.labels[always], ranking.image_index[always], num_classes, by_image)
+    for row in at_times.tolist():
+        total[ranking.labels[row]] += np.where(row < stops, by_image[ranking.image_index[row]], 0)
+    return total
+
+
+def _widened(share: Floats, images_with: Index) -> Floats:
+    """Let what varies between draws vary as much as between samples of images.
+
+    The mean of k values varies less when the k are drawn from themselves, by the factor (k - 1) / k of the variance; k
+    is in how many images a class is. Averaged over many images that is nothing, over the few of a rare class it is not.
+    """
+    factor = np.sqrt(images_with / np.maximum(images_with - 1, 1))[:, None]
+    middle = nan_mean(share, axis=1)[:, None]
+    return middle + (share - middle) * factor
 
 
 def paired_interval(baseline: Floats, other: Floats, difference: float, confidence: float = 0.95) -> Interval:
@@ -173,16 +248,16 @@ class DrawnMethod:
     Args:
         boxes: Its detections, matched by boxes.
         masks: The same, matched by masks; None without masks.
-        hits: Right detections among those that are kept at an equal count, by the threshold of that count.
+        ranking: All detections, for what is measured at an equal number of them.
     """
 
     boxes: MatchedDetections
     masks: MatchedDetections | None = None
-    hits: Mapping[float, MatchedDetections] = field(default_factory=dict)
+    ranking: Ranking | None = None
 
     def metrics(self, truth: GroundTruth, weights: Counts, groups: Groups | None) -> dict[str, Floats]:
         """All metrics over the draws; those of masks end in "-mask"."""
-        drawn = bootstrap_metrics(self.boxes, truth, weights, groups=groups, hits=self.hits)
+        drawn = bootstrap_metrics(self.boxes, truth, weights, groups=groups, ranking=self.ranking)
         if self.masks is not None:
             of_masks = bootstrap_metrics(self.masks, truth, weights, groups=groups)
             drawn |= {f"{name}-mask": values for name, values in of_masks.items()}

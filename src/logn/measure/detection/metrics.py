@@ -1,11 +1,11 @@
-"""Average precision, recall at an equal number of detections and calibration error, from matched detections.
+"""Average precision, recall and precision at an equal number of detections, and calibration error, from matches.
 
 Each number carries the protocol it was made under: without it two numbers cannot be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from logn.matching.truth import GroundTruth, Groups, group_members, mean_per_gro
 from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.detections import LVIS_CAP, Detections, Skipped
+from logn.thresholds.scored_detections import shares
 
 COCO_CAP = 100
 # AP-Fixed: the best so many of each class over the set, down to the score that its authors use.
@@ -28,9 +29,8 @@ RECALL_THRESHOLDS: Floats = np.linspace(0.0, 1.0, 101)
 # Areas in pixels of small, medium and large objects.
 SIZES = {"s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}
 BINS = 15
-# Score thresholds of the uncorrected model, of which the counts are taken; tables show the second.
+# Score thresholds of the uncorrected model, of which the counts are taken, besides the user's own.
 COUNTED_AT = (0.5, DEFAULT_AT, 0.05)
-SHOWN_AT = DEFAULT_AT
 
 
 @dataclass(frozen=True)
@@ -341,14 +341,14 @@ def why_fixed_cannot_move(activation: str, transform: Any) -> str | None:
     return "AP-Fixed cannot move: the head is a sigmoid and the map increases within each class, so no order changes."
 
 
-def recall_name(at: float, group: str = "") -> str:
-    """What the metric is called.
+def count_name(metric: str, at: float, group: str = "") -> str:
+    """What a metric at an equal number of detections is called.
 
     Example:
-        >>> recall_name(0.25), recall_name(0.25, "r")
-        ('recall@n:0.25', 'recall-r@n:0.25')
+        >>> count_name("recall", 0.25), count_name("false-alarms", 0.25, "r")
+        ('recall@n:0.25', 'false-alarms-r@n:0.25')
     """
-    return f"recall{group and '-' + group}@n:{at:g}"
+    return f"{metric}{group and '-' + group}@n:{at:g}"
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,12 @@ class RecallAtCount:
         found: Objects found, of all classes.
         objects: How many there are.
         recall: Mean over the classes that have objects of the share that is found.
-        groups: The same of rare ("r"), common ("c") and frequent ("f") classes; empty where they are unknown.
+        precision: Mean over the classes that have objects, and of which something is kept, of the share that is right.
+        f1: Mean over the classes that have objects of the F1 of both shares.
+        false_alarms: Wrong detections, of all classes.
+        groups: Recall of rare ("r"), common ("c") and frequent ("f") classes; empty where they are unknown.
+        found_in: Objects found in each group.
+        false_alarms_in: Wrong detections in each group.
     """
 
     at: float
@@ -371,73 +376,136 @@ class RecallAtCount:
     found: int
     objects: int
     recall: float
+    precision: float
+    f1: float
+    false_alarms: int
     groups: Mapping[str, float]
+    found_in: Mapping[str, int]
+    false_alarms_in: Mapping[str, int]
 
     @property
     def values(self) -> dict[str, float]:
         """The metrics by name."""
-        named = {recall_name(self.at, group): value for group, value in self.groups.items()}
-        return {recall_name(self.at): self.recall, **named}
+        means = {"recall": self.recall, "precision": self.precision, "F1": self.f1}
+        values = {count_name(name, self.at): value for name, value in means.items()}
+        columns = {
+            "recall": self.groups,
+            "found": {"": self.found, **self.found_in},
+            "false-alarms": {"": self.false_alarms, **self.false_alarms_in},
+        }
+        named = {name: column.items() for name, column in columns.items()}
+        return values | {count_name(name, self.at, group): v for name, items in named.items() for group, v in items}
 
 
-def counts_above(scores: npt.NDArray[np.floating]) -> dict[float, int]:
-    """How many scores are above each threshold of `COUNTED_AT`.
-
-    Example:
-        >>> counts_above(np.array([0.6, 0.5, 0.1]))
-        {0.5: 1, 0.25: 2, 0.05: 3}
-    """
-    return {at: int((scores > at).sum()) for at in COUNTED_AT}
-
-
-def recall_at_count(
-    matched: MatchedDetections, skipped: Skipped, counts: Mapping[float, int], truth: GroundTruth, groups: Groups | None
-) -> tuple[dict[float, RecallAtCount], dict[float, MatchedDetections]]:
-    """Keep the best detections of all images, as many as each count says; their hits serve the bootstrap.
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The best detections of all images, whatever their class, in the order of their scores.
 
     Ties: lowest image id, then those that are evaluated.
 
     Args:
-        matched: The detections that are evaluated, matched at an overlap of one half first.
-        skipped: The others.
-        counts: Of the uncorrected model, by its threshold.
+        image_index: `(R,)` image of each.
+        labels: `(R,)` class of each.
+        right: `(R,)` whether it found an object.
+        wrong: `(R,)` whether it is a false alarm; one that nobody looked for is neither.
+        wanted: `(I,)` how many detections the uncorrected model has in each image, by its threshold.
+    """
+
+    image_index: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int32]
+    right: Marks
+    wrong: Marks
+    wanted: Mapping[float, Index]
+
+    @property
+    def outcomes(self) -> tuple[Marks, Marks]:
+        """Right and wrong."""
+        return self.right, self.wrong
+
+    @classmethod
+    def of(
+        cls, matched: MatchedDetections, skipped: Skipped, wanted: Mapping[float, Index], truth: GroundTruth
+    ) -> Ranking:
+        """Rank the detections that are evaluated, matched at an overlap of one half first, and the others."""
+        scores = np.concatenate([matched.scores, skipped.scores])
+        images = np.concatenate([matched.image_index, skipped.image_index])
+        # An evaluated detection stands where it stands in its image, all others behind it.
+        place = np.concatenate([matched.rows, np.full(len(skipped.scores), np.iinfo(np.intp).max)])
+        most = most_ranked(wanted)
+        rows = np.arange(len(scores))
+        if most < len(scores):
+            rows = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
+        rows = rows[np.lexsort((place[rows], truth.image_ids[images[rows]], -scores[rows]))]
+        nobody = np.zeros(len(skipped.scores), bool)
+        right = np.append(matched.correct[0], nobody)[rows]
+        wrong = np.append(matched.counted[0] & ~matched.correct[0], nobody)[rows]
+        labels = np.concatenate([matched.labels, skipped.labels])[rows]
+        return cls(images[rows].astype(np.int32), labels.astype(np.int32), right, wrong, wanted)
+
+
+def most_ranked(wanted: Mapping[float, Index]) -> int:
+    """How many detections are ranked: as many as a draw of the images may want, which varies around what all have."""
+    return 2 * int(max(counts.sum() for counts in wanted.values())) + 1000
+
+
+def counts_per_image(
+    image_index: npt.NDArray[Any], scores: npt.NDArray[np.floating], thresholds: Iterable[float], num_images: int
+) -> dict[float, Index]:
+    """How many scores of each image are above each threshold.
+
+    Example:
+        >>> counts = counts_per_image(np.array([0, 0, 1]), np.array([0.6, 0.5, 0.1]), (0.5, 0.05), 2)
+        >>> {at: of_images.tolist() for at, of_images in counts.items()}
+        {0.5: [1, 0], 0.05: [2, 1]}
+    """
+    return {at: np.bincount(image_index[scores > at], minlength=num_images) for at in thresholds}
+
+
+def class_shares(hits: npt.NDArray[Any], alarms: npt.NDArray[Any], objects: npt.NDArray[Any]) -> dict[str, Floats]:
+    """Recall, precision and F1 of each class; NaN for classes without objects, and for precision if nothing is kept.
+
+    Example:
+        >>> found = class_shares(np.array([2, 0, 0]), np.array([2, 1, 1]), np.array([4, 1, 0]))
+        >>> {name: values.tolist() for name, values in found.items()}
+        {'precision': [0.5, 0.0, nan], 'recall': [0.5, 0.0, nan], 'F1': [0.5, 0.0, nan]}
+    """
+    return {name: np.where(objects > 0, share, np.nan) for name, share in shares(hits, alarms, objects).items()}
+
+
+def recall_at_count(
+    ranking: Ranking, scores: npt.NDArray[np.floating], truth: GroundTruth, groups: Groups | None
+) -> dict[float, RecallAtCount]:
+    """What is found by the best detections of all images, as many as the uncorrected model has, by its threshold.
+
+    Args:
+        ranking: The detections.
+        scores: All of them, in any order.
         truth: The ground truth.
         groups: `(F,)` "r", "c" or "f" for each class; None when unknown.
     """
-    scores = np.concatenate([matched.scores, skipped.scores])
-    objects = truth.boxes_per_class
-    points: dict[float, RecallAtCount] = {}
-    hits: dict[float, MatchedDetections] = {}
-    for at, count in counts.items():
-        kept = _best(matched, skipped, scores, count, truth)
-        hits[at] = right = matched.take(np.flatnonzero(kept & matched.correct[0]))
-        recall = mean_per_group(ratio(np.bincount(right.labels, minlength=truth.num_classes), objects), groups)
+    points, objects = {}, truth.boxes_per_class
+    members = group_members(groups, truth.num_classes)
+    for at, wanted in ranking.wanted.items():
+        count = int(wanted.sum())
+        hits, alarms = (
+            np.bincount(ranking.labels[:count][marks[:count]], minlength=truth.num_classes)
+            for marks in ranking.outcomes
+        )
+        share = class_shares(hits, alarms, objects)
+        recall = mean_per_group(share["recall"], groups)
+        found, wrong = ({group: int(of[classes].sum()) for group, classes in members.items()} for of in (hits, alarms))
         points[at] = RecallAtCount(
             at=at,
             detections=min(count, len(scores)),
             threshold=matching_threshold(scores, count, at),
-            found=len(right.labels),
+            found=found.pop(""),
             objects=int(objects.sum()),
             recall=recall.pop(""),
+            precision=float(nan_mean(share["precision"])),
+            f1=float(nan_mean(share["F1"])),
+            false_alarms=wrong.pop(""),
             groups=recall,
+            found_in=found,
+            false_alarms_in=wrong,
         )
-    return points, hits
-
-
-def _best(
-    matched: MatchedDetections, skipped: Skipped, scores: npt.NDArray[np.floating], count: int, truth: GroundTruth
-) -> Marks:
-    """`(D,)` which of the evaluated detections are among the best `count` of all."""
-    if count >= len(scores):
-        return np.ones(len(matched.scores), bool)
-    if count == 0:
-        return np.zeros(len(matched.scores), bool)
-    last = np.partition(scores, -count)[-count]
-    kept: Marks = scores > last
-    tied = np.flatnonzero(scores == last)
-    images = np.concatenate([matched.image_index, skipped.image_index])[tied]
-    # An evaluated detection stands where it stands in its image, all others behind it.
-    rank = np.concatenate([matched.rows, np.full(len(skipped.scores), np.iinfo(np.intp).max)])[tied]
-    order = np.lexsort((rank, truth.image_ids[images]))
-    kept[tied[order[: count - int(kept.sum())]]] = True
-    return kept[: len(matched.scores)]
+    return points

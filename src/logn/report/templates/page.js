@@ -1,5 +1,5 @@
 "use strict";
-// The page says everything without this script; it adds sorting, a filter and what a point of the charts is.
+// The page says everything without this script; it adds sorting, a filter, a slider and what a point of the charts is.
 
 for (const table of document.querySelectorAll("table[data-sortable]")) {
   const headers = [...table.tHead.rows[0].cells];
@@ -40,6 +40,28 @@ for (const field of document.querySelectorAll("input[data-filter]")) {
     const wanted = field.value.trim().toLowerCase();
     rows.forEach((row, place) => { row.hidden = !names[place].includes(wanted); });
   });
+}
+
+const slider = document.getElementById("strength");
+if (slider) {
+  slider.closest(".controls").hidden = false;
+  const { points } = JSON.parse(document.getElementById("strength-data").textContent);
+  const rings = [...document.querySelectorAll("[data-strength]")];
+  const rows = [...document.getElementById("strength-table").tBodies[0].rows];
+  const choose = () => {
+    const { strength, text, command, places } = points[slider.value];
+    slider.setAttribute("aria-valuetext", strength);
+    document.getElementById("strength-name").textContent = strength;
+    document.getElementById("strength-text").textContent = text;
+    document.getElementById("strength-command").textContent = command;
+    rings.forEach((ring, place) => {
+      ring.setAttribute("cx", places[place][0]);
+      ring.setAttribute("cy", places[place][1]);
+    });
+    rows.forEach((row) => row.classList.toggle("focus", row.cells[0].textContent === strength));
+  };
+  slider.addEventListener("input", choose);
+  choose();
 }
 
 // Paper cannot be unfolded.
