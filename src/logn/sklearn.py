@@ -245,11 +245,12 @@ class LogitNormalizedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimat
         self.method_ = self.affine_.method
         name = type(self.estimator).__name__
         if self.method_ == NONE:
-            warn(f"{self.recommendation_.finding} Predictions are those of {name}, uncorrected.")
+            finding = self.recommendation_.finding.replace("images", "rows")
+            warn(f"{finding} Predictions are those of {name}, uncorrected.")
         if not hasattr(self.estimator_, "predict_proba"):
             warn(
                 f"{name} has no predict_proba, so its decision_function was taken for logits. CalibratedClassifierCV "
-                "around it gives probabilities, which the correction trades better by."
+                "around it gives probabilities, which suit the correction better."
             )
         clipped = float((scores <= np.log(LEAST)).mean())
         if clipped > 0:
