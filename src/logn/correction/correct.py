@@ -22,6 +22,7 @@ from logn.methods.checks import checked_share
 from logn.methods.provenance import LogitFacts, foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.methods.sampled_scores import class_scores, sampled_threshold
+from logn.models.frameworks.transformers import refuse_texts
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
@@ -235,6 +236,8 @@ def correct(
         from logn.correction.thresholds import check_goal, with_thresholds
 
         check_goal(thresholds, labels)
+    if isinstance(model, str | os.PathLike):
+        refuse_texts(Path(model))
     items = choose_images(images, max_images)
     if target is not None:
         check_target(model, target, overwrite=overwrite)

@@ -462,7 +462,7 @@ def _transformers() -> Any:
 def _check_files(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"There is no folder `{folder}`; pass one that save_pretrained has written.")
-    _refuse_texts(folder)
+    refuse_texts(folder)
     for name, what in ((CONFIG, "a model"), (PROCESSOR, "an image processor")):
         if not (folder / name).is_file() and not (name == PROCESSOR and (folder / "processor_config.json").is_file()):
             raise InputError(
@@ -478,8 +478,8 @@ def _check_files(folder: Path) -> None:
         )
 
 
-def _refuse_texts(folder: Path) -> None:
-    """Refuse a text classifier, which has no images to run on."""
+def refuse_texts(folder: Path) -> None:
+    """Refuse the folder of a text classifier, which has no images to run on."""
     config = folder / CONFIG
     if config.is_file() and TEXT_CLASSIFIER in config.read_text(encoding="utf-8", errors="replace"):
         raise InputError(
