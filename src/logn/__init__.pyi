@@ -2,6 +2,7 @@
 from logn import callbacks as callbacks
 from logn import methods as methods
 from logn import ray as ray
+from logn import sklearn as sklearn
 from logn import thresholds as thresholds
 from logn.correction.calibrate import calibrate as calibrate
 from logn.correction.correct import correct as correct

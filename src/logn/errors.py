@@ -6,10 +6,12 @@ command line prints it and exits with code 2.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -69,6 +71,17 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, LogNWarning, stacklevel=level)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: a question where a known one is close, else a full stop.
+
+    Example:
+        >>> did_you_mean("norcl", ["loga", "norcal"]), did_you_mean("x", ["loga"])
+        ('; did you mean `norcal`?', '.')
+    """
+    close = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean `{close[0]}`?" if close else "."
 
 
 def import_extra(module: str, *, extra: str) -> Any:

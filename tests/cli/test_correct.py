@@ -1,5 +1,8 @@
 """`logn correct`: ONNX files and functions in, corrected ones out; what is printed, and what is refused."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -7,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import logn
 from logn.errors import LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.models.onnx.file import exposing
@@ -209,6 +213,88 @@ def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, 
     __import__(functions).detector().load_state_dict(load_file(out))
 
 
+def write_counts(path, classes):
+    rows = [f"class {column},{count}" for column, count in enumerate(np.geomspace(900, 4, classes).round())]
+    path.write_text("\n".join(["name,image_count", *rows]))
+    return path
+
+
+def test_counts_for_the_methods_that_need_them(run, tmp_path, images, functions):
+    counts, names = write_counts(tmp_path / "counts.csv", 6), tmp_path / "names.txt"
+    names.write_text("\n".join(f"class {column}" for column in range(6)))
+    given = ("--images", images, "--like", "imagenet", "--size", "32", "--class-names", names)
+    options = ("--method", "norcal:gamma=0.6", "--counts", counts, "-o", tmp_path / "corrected.safetensors")
+    assert run("correct", f"{functions}:classifier", *given, *options).code == 0
+    moments = ClassMoments.load(tmp_path / "corrected.statistics.safetensors")
+    expected = logn.methods.fit("norcal:gamma=0.6", moments, logn.ClassCounts.load(counts))
+    assert ClassAffine.load(tmp_path / "corrected.affine.safetensors") == expected
+    in_python = logn.correct(
+        __import__(functions).classifier(), images, method="loga", counts=[9, 8, 7, 6, 5, 4], like="imagenet"
+    )
+    np.testing.assert_allclose(in_python.maps[0].shift, -np.log([9, 8, 7, 6, 5, 4]), atol=5)
+    np.testing.assert_allclose(np.diff(in_python.maps[0].shift), -np.diff(np.log([9, 8, 7, 6, 5, 4])))
+
+
+@pytest.mark.parametrize(
+    ("options", "metadata"),
+    [
+        ((), ("softmax", None, "images")),
+        (("--background", "last"), ("softmax", -1, None)),
+    ],
+)
+def test_a_layer_that_is_named(run, images, functions, options, metadata):
+    given = ("--images", images, "--like", "imagenet", "--size", "32", "--json")
+    done = run("correct", f"{functions}:classifier", *given, "--layer", "fc", *options)
+    assert (done.code, done.json["layer"]) == (0, "fc")
+    assert (done.json["activation"], done.json["background"], done.json["population"]) == metadata
+
+
+@pytest.fixture
+def checkpoints(tmp_path, functions):
+    """Files of torch.save: weights alone, weights among other things, a whole model, one whose code is elsewhere."""
+    network = __import__(functions).classifier()
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    torch.save({"epoch": 3, "state_dict": network.state_dict()}, tmp_path / "checkpoint.pt")
+    torch.save(network, tmp_path / "whole.pt")
+    torch.save(network, tmp_path / "whole.pth")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "weights.pth --trust",
+            "is a state dict, weights without a model: write a function that builds the model, calls "
+            'model.load_state_dict(torch.load("weights.pth")) and returns it',
+        ),
+        ("checkpoint.pt --trust", """load_state_dict(torch.load("checkpoint.pt")['state_dict']) and returns it"""),
+        ("weights.pth", "`weights.pth` is a pickle: opening it runs whatever code its author put there."),
+        ("checkpoint.pt", "`checkpoint.pt` is a pickle: opening it runs whatever code its author put there."),
+        ("whole.pt --trust", "`whole.pt` (Net) does not say how its images are prepared"),
+    ],
+)
+def test_checkpoints_that_are_refused(refused, monkeypatch, checkpoints, images, words, sentence):
+    monkeypatch.chdir(checkpoints)
+    assert sentence in refused("correct", *words.split(), "--images", "train", "-o", "new.safetensors")
+    assert not (checkpoints / "new.safetensors").exists()
+
+
+def test_a_pickled_model_finds_the_modules_of_the_current_folder(checkpoints, images):
+    """As a user types it: another process, in which nothing is imported yet."""
+    words = ("--images", images, "--like", "imagenet", "--trust", "-o", "new.safetensors", "--method", "logn")
+    command = [sys.executable, "-m", "logn", "correct", *map(str, words)]
+    for name in ("whole.pt", "whole.pth"):
+        done = subprocess.run([*command, name, "--overwrite"], cwd=checkpoints, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "6 classes at `fc`" in done.stdout
+    elsewhere = checkpoints / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run([*command, checkpoints / "whole.pt"], cwd=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is a pickled model whose code is not found: No module named 'my_models_for_correct'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -233,6 +319,24 @@ def test_a_function_that_returns_a_detector_of_a_known_framework(run, tmp_path, 
         ("half_written_models:classifier {given} -o x.safetensors", "'(' was never closed (half_written_models.py"),
         ("{functions}:nothing {given} -o x.safetensors", "gives dict where a torch module is needed"),
         ("{functions}:classifier --images train -o x.safetensors", "Pass `like` (`--like`): imagenet for most"),
+        ("model.onnx {given} --method norcl -o out.onnx", "but got 'norcl'; did you mean `norcal`?"),
+        ("model.onnx {given} --method norcal:gama=1 -o out.onnx", "but got `gama`; did you mean `gamma`?"),
+        ("model.onnx {given} --method logn:margin=men -o out.onnx", "but got 'men'; did you mean `mean`?"),
+        ("model.onnx --images train --like yolx -o out.onnx", "but got 'yolx'; did you mean `yolox`?"),
+        (
+            "model.onnx {given} --method norcal -o out.onnx",
+            "needs the training counts: pass `counts` (`--counts FILE`)",
+        ),
+        (
+            "model.onnx {given} --counts counts.csv -o out.onnx",
+            "`counts` does not apply to `recommended`; leave it out",
+        ),
+        ("model.onnx {given} --method norcal --counts few.csv -o out.onnx", "to have 8 foreground classes, but got 2"),
+        ("model.onnx {given} --method tau-norm:tau=1 -o out.onnx", "needs `weight`, which is not read here: make the"),
+        ("model.onnx {given} --layer z -o out.onnx", "`layer` does not apply to `model.onnx`, an ONNX file"),
+        ("{functions}:detector --images train --layer x -o x.safetensors", "`layer` does not apply to `my_models_for"),
+        ("{functions}:classifier {given} --layer cf -o x.safetensors", "has no module `cf`; the closest are fc"),
+        ("{functions}:classifier {given} --layer pool -o x.safetensors", "Softmax or sigmoid? `pool` does not tell"),
         ("{functions}:read_twice {given} --method logn -o x.safetensors", "would change the output `similarity` too"),
     ],
 )
@@ -243,6 +347,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     (tmp_path / "empty").mkdir()
     (tmp_path / "w.safetensors").write_bytes(b"")
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
+    write_counts(tmp_path / "counts.csv", CLASSES)
+    write_counts(tmp_path / "few.csv", 2)
     before = left_in(tmp_path)
     line = words.format(functions=functions, given="--images train --like rtdetr")
     assert sentence in refused("correct", *line.split())

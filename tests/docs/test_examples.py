@@ -23,6 +23,7 @@ SCRIPTS = {
     "mmdetection": ("mmdetection/test.py", "detectron2_test.py"),
     "onnx": ("onnx_classifier.py", "engines.py"),
     "pytorch": ("classifier.py", "torchvision_detector.py", "timm_classifier.py", "classification.py"),
+    "scikit-learn": ("scikit_learn.py",),
     "ultralytics": ("ultralytics_yolo.py",),
 }
 
@@ -137,6 +138,19 @@ def test_the_numbers_of_the_classifier_are_near_those_of_the_page(tmp_path, monk
         name, before, _, after = line.split()
         assert 100 * example["before"][name] == pytest.approx(float(before), abs=2.0)
         assert 100 * example["after"][name] == pytest.approx(float(after), abs=2.0)
+
+
+def test_the_numbers_of_scikit_learn_are_near_those_of_the_page(capsys):
+    pytest.importorskip("sklearn")
+    runpy.run_path(str(ROOT / "examples" / "scikit_learn.py"))
+    printed = capsys.readouterr().out.splitlines()
+    (table,) = re.findall(r"^```text\n(.*?)^```", how_to("scikit-learn"), flags=re.M | re.S)
+    for line, shown in zip(printed, table.splitlines(), strict=False):
+        *words, before, _, after = line.split()
+        *expected, shown_before, _, shown_after = shown.split()
+        assert words == expected
+        assert [float(before), float(after)] == pytest.approx([float(shown_before), float(shown_after)], abs=0.02)
+    assert len(printed) == len(table.splitlines()) + 1
 
 
 def results(name):

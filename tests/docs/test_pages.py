@@ -382,7 +382,9 @@ PAGES = {
     ),
 }
 # Run with their frameworks, by tests/models/frameworks, or as the example that they show; `onnx.md` below.
-ELSEWHERE = {f"docs/how-to/{name}.md" for name in ("huggingface", "many-machines", "mmdetection", "onnx")}
+ELSEWHERE = {
+    f"docs/how-to/{name}.md" for name in ("huggingface", "many-machines", "mmdetection", "onnx", "scikit-learn")
+}
 
 
 def blocks_of(page, languages="console|sh|python|text"):

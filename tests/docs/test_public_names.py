@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("logn", "logn.callbacks", "logn.methods", "logn.ray", "logn.thresholds")
+MODULES = ("logn", "logn.callbacks", "logn.methods", "logn.ray", "logn.sklearn", "logn.thresholds")
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "research" / "README.md"]
 PAGES += (ROOT / "research" / "docs").rglob("*.md")
 SOURCES = sorted([*PAGES, *(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.ipynb")])

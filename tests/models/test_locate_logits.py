@@ -159,3 +159,24 @@ def test_a_wrong_number_of_columns_is_refused():
     with pytest.raises(InputError, match=r"`num_columns` to be 7, the columns of .*, but got 6"):
         locate_logits(model, num_columns=6)
     assert locate_logits(model, num_columns=7).background == 0
+
+
+class TextClassifier(nn.Module):
+    """Tokens and their mask in, the logits of a text out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.hidden, self.out = nn.Embedding(50, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+
+    def forward(self, tokens, mask):
+        return self.out(self.hidden((self.embed(tokens) * mask[..., None]).mean(dim=1)).relu())
+
+
+def test_forward_runs_a_model_that_takes_no_images():
+    batch = {"tokens": torch.arange(40).reshape(8, 5), "mask": torch.ones(8, 5)}
+    layer = locate_logits(TextClassifier(), inputs=batch, forward=lambda model, batch: model(**batch))
+    assert (layer.path, layer.population) == ("out", "images")
+    with pytest.raises(InputError, match="takes none of the random images"):
+        locate_logits(TextClassifier())
+    with pytest.raises(InputError, match="`forward` runs the model on `inputs`: pass them too"):
+        locate_logits(TextClassifier(), forward=lambda model, batch: model(**batch))

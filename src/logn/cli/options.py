@@ -161,6 +161,9 @@ ActivationOption = Annotated[
 Tensor = Annotated[
     list[str] | None, option("--tensor", metavar="NAME", help="ONNX: tensor of logits, if it is not found; repeatable.")
 ]
+Layer = Annotated[
+    str | None, option("--layer", metavar="PATH", help="Torch: module of the class logits, if it is not found.")
+]
 MaxImages = Annotated[
     int | None,
     option("--max-images", metavar="N", help="Use at most N images, spread evenly.", callback=_at_least(1)),
@@ -212,6 +215,7 @@ def model_hints(
     background: Background | None = None,
     activation: Activation | None = None,
     tensor: list[str] | None = None,
+    layer: str | None = None,
     class_names: Path | None = None,
     device: str = "auto",
     trust: bool = False,
@@ -230,6 +234,7 @@ def model_hints(
         background=background_index(background),
         activation=activation,
         tensor=tensor or None,
+        layer=layer,
         class_names=class_names,
         device=device,
         trust=trust,

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.base.arrays import DEFAULT_AT, foreground_columns
+from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import fit, parse, with_threshold
+from logn.methods.catalog import TRAINING, fit, needs, parse, with_threshold
 from logn.methods.checks import checked_share
 from logn.methods.provenance import LogitFacts, foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
+from logn.models.frameworks.transformers import refuse_texts
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
@@ -165,6 +168,7 @@ def correct(
     output: str | os.PathLike[str] | None = None,
     *,
     method: str | ClassAffine = RECOMMENDED,
+    counts: ClassCounts | npt.ArrayLike | None = None,
     thresholds: Any = None,
     labels: Any = None,
     label_images: str | os.PathLike[str] | None = None,
@@ -194,6 +198,7 @@ def correct(
         method: "recommended" changes nothing where there is little to correct ("recommended:force=true" does); "logn"
             (the paper's) or another method of `logn.methods` is always applied; or a map to fold, such as that of
             `logn.OperatingPoints`.
+        counts: Training counts of the classes, for the methods that need them, such as "norcal:gamma=0.6".
         thresholds: Fold a threshold per class with the correction, so that `at` acts as all of them: what to choose
             them for ("f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all classes), or thresholds
             that exist, as for `logn.thresholds.fold_thresholds`, which then apply to the corrected scores.
@@ -210,7 +215,7 @@ def correct(
         overwrite: Replace the files of `output`; a folder is never replaced.
         progress: Called with the number of images whenever some are done.
         hints: Rarely needed: `size`, `activation`, `device`; for ONNX files `background`, `tensor`, `class_names`; for
-            functions `layer`. See `logn.Hints`.
+            torch models `layer`. See `logn.Hints`.
 
     Returns:
         What was found and done. If there is nothing to correct, its `method` is None and nothing was written.
@@ -231,10 +236,13 @@ def correct(
     target = None if output is None else Path(output)
     checked_share("at", at)
     name, options = parse(method) if isinstance(method, str) else ("", {})
+    _check_counts(name, options, counts)
     if thresholds is not None:
         from logn.correction.thresholds import check_goal, with_thresholds
 
         check_goal(thresholds, labels)
+    if isinstance(model, str | os.PathLike):
+        refuse_texts(Path(model))
     items = choose_images(images, max_images)
     deployed = None if deployment is None else _deployment_images(deployment, thresholds)
     if target is not None:
@@ -266,7 +274,7 @@ def correct(
     is_left_alone = recommendation.method == NONE and name == RECOMMENDED and not options.get("force", False)
     if is_left_alone and thresholds is None:
         return found
-    maps = _maps(method, moments, recommendation.threshold, there)
+    maps = _maps(method, moments, recommendation.threshold, counts, there)
     applied = method if isinstance(method, str) else method.method or "the given map"
     points: FoldedPoints | None = None
     if thresholds is not None:
@@ -319,14 +327,33 @@ def _collect_deployment(source: OpenedModel, files: ImageFiles, progress: Advanc
     return moments
 
 
+def _check_counts(name: str, options: Mapping[str, Any], counts: Any) -> None:
+    """Refuse, before the pass, a method without the counts that it needs, and counts that it has no use for."""
+    needed = () if not name else needs(name)
+    for what in needed:
+        if what == "counts" and counts is None:
+            raise InputError(f"The method `{name}` needs the training counts: pass `counts` (`--counts FILE`).")
+        if what not in ("counts", "moments", "num_columns"):
+            raise InputError(
+                f"The method `{name}` needs `{what}`, which is not read here: make the map by `logn fit`, and pass its "
+                "file as the method."
+            )
+    if counts is not None and "counts" not in needed and options.get("target") != TRAINING:
+        raise InputError(f"`counts` does not apply to {f'`{name}`' if name else 'a given map'}; leave it out.")
+
+
 def _maps(
-    method: str | ClassAffine, moments: Sequence[ClassMoments], threshold: float, deployment: Stages | None = None
+    method: str | ClassAffine,
+    moments: Sequence[ClassMoments],
+    threshold: float,
+    counts: Any,
+    deployment: Stages | None = None,
 ) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
         spec, there = with_threshold(method, threshold), deployment or [None] * len(moments)
         with _quiet():
-            return tuple(fit(spec, part, deployment=other) for part, other in zip(moments, there, strict=True))
+            return tuple(fit(spec, part, counts, deployment=other) for part, other in zip(moments, there, strict=True))
     if len(moments) > 1:
         raise InputError(
             f"The model has {len(moments)} sets of class logits, but a given map fits one; pass the name of a method, "

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, foreground_columns
 from logn.data.class_counts import ClassCounts
-from logn.errors import InputError
+from logn.errors import InputError, did_you_mean
 from logn.methods.affine import ClassAffine
 from logn.methods.fractal_calibration import fracal
 from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
@@ -140,7 +140,8 @@ def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dic
     """
     name, _, tail = spec.strip().partition(":")
     if name not in METHODS:
-        raise InputError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}.")
+        hint = did_you_mean(name, METHODS)
+        raise InputError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}{hint}")
     hints = get_type_hints(METHODS[name])
     options_of_method = [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
     chosen: dict[str, Any] = {}
@@ -213,7 +214,8 @@ def read_target(target: str) -> ClassCounts | str:
 def _add(chosen: dict[str, Any], key: str, value: Any, name: str, allowed: list[str]) -> None:
     if key not in allowed:
         listed = ", ".join(allowed) or "none"
-        raise InputError(f"Expected the options of `{name}` to be among {listed}, but got `{key}`.")
+        hint = did_you_mean(key, allowed)
+        raise InputError(f"Expected the options of `{name}` to be among {listed}, but got `{key}`{hint}")
     if key in chosen:
         raise InputError(f"Expected the option `{key}` of `{name}` once, but got it twice.")
     chosen[key] = value
@@ -232,6 +234,7 @@ def _read(key: str, text: str, hint: Any) -> Any:
     choices = [member for member in members if isinstance(member, str)]
     if key == "target" or text in choices:
         return text
+    close = did_you_mean(text, choices)
     if hint is bool:
         if text.lower() not in _TRUTH:
             raise InputError(f"Expected `{key}` to be true or false, but got {text!r}.")
@@ -241,9 +244,9 @@ def _read(key: str, text: str, hint: Any) -> Any:
             return float(text)
         except ValueError:
             names = f" or one of {', '.join(choices)}" if choices else ""
-            raise InputError(f"Expected `{key}` to be a number{names}, but got {text!r}.") from None
+            raise InputError(f"Expected `{key}` to be a number{names}, but got {text!r}{close}") from None
     if choices:
-        raise InputError(f"Expected `{key}` to be one of {', '.join(choices)}, but got {text!r}.")
+        raise InputError(f"Expected `{key}` to be one of {', '.join(choices)}, but got {text!r}{close}")
     return text
 
 

@@ -28,10 +28,11 @@ class Hints:
             that the model takes.
         size: Height and width of the images that the model gets; None for its own.
         activation: "softmax" or "sigmoid", if the model does not say what follows its logits.
-        background: ONNX: background column, 0 or -1.
+        background: ONNX, and torch models with a `layer` that is named: background column, 0 or -1.
         tensor: ONNX: name of the tensor that holds the logits, or several, if the search finds several.
         class_names: Name of each class, or a file of them, if the model has none.
-        layer: Torch models: where the logits are; found by `logn.locate_logits` by default.
+        layer: Torch models: where the logits are, a `logn.LogitLayer` or the path of a module; found by
+            `logn.locate_logits` by default.
         device: "auto", "cpu" or "cuda", for torch models.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
         detector_options: Further arguments of the framework's detector, such as `end2end` for Ultralytics.
@@ -47,7 +48,7 @@ class Hints:
     background: int | None = None
     tensor: str | Sequence[str] | None = None
     class_names: Sequence[str] | str | os.PathLike[str] | None = None
-    layer: LogitLayer | None = None
+    layer: LogitLayer | str | None = None
     device: str = "auto"
     trust: bool = False
     detector_options: Mapping[str, Any] = field(default_factory=dict)

@@ -213,7 +213,7 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
 
 
 def _run_on_mapping(model: nn.Module, batch: Mapping[str, Any]) -> Any:
-    if "pixel_values" in batch:
+    if "pixel_values" in batch or "input_ids" in batch:
         # What Hugging Face's models take by name; labels would only make them compute a loss.
         return model(**{name: value for name, value in batch.items() if name not in LABEL_KEYS})
     for name in IMAGE_KEYS:

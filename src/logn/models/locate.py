@@ -35,7 +35,13 @@ KNOWN = f"a detector of {NAMES}, a timm model or a classifier that ends in a Lin
 TRIAL_SIDES = (224, 64, 32, 28, 299)
 
 
-def locate_logits(model: nn.Module, num_columns: int | None = None, *, inputs: Any = None) -> LogitLayer:
+def locate_logits(
+    model: nn.Module,
+    num_columns: int | None = None,
+    *,
+    inputs: Any = None,
+    forward: Callable[[Any, Any], Any] | None = None,
+) -> LogitLayer:
     """Find where `model` gives its class logits.
 
     Supports detectors of torchvision, MMDetection, Detectron2, transformers, Ultralytics and RF-DETR, timm models, and
@@ -48,6 +54,8 @@ def locate_logits(model: nn.Module, num_columns: int | None = None, *, inputs: A
         num_columns: How many columns the logits must have, the background included.
         inputs: A batch of images, as a loader gives it, to run the model on (in evaluation mode; nothing about the
             model changes). A layer that is known by name is then compared with what the model returns, too.
+        forward: A function that runs the model on `inputs`, `forward(model, inputs)`, if they are not images, such as
+            tokens of a text.
 
     Raises:
         InputError: When the layer is not found, or the model returns a mix of several; the message lists the
@@ -59,10 +67,12 @@ def locate_logits(model: nn.Module, num_columns: int | None = None, *, inputs: A
         '2'
     """
     if inputs is None:
+        if forward is not None:
+            raise InputError("`forward` runs the model on `inputs`: pass them too.")
         return find_layer(model, num_columns)
 
     def run() -> Any:
-        return run_on_batch(model, inputs)
+        return (forward or run_on_batch)(model, inputs)
 
     layer = find_layer(model, num_columns, run)
     with as_it_was(unwrap(model)), OutputCheck(model, layer) as check:

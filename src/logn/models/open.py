@@ -17,8 +17,8 @@ from logn.models.opened import OpenedModel
 from logn.models.proposals import ProposingDetector
 
 KNOWN = (
-    "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics, or a "
-    "function that returns a model: `package.module:function` or `file.py:function`"
+    "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics or of "
+    "a whole torch model, or a function that returns a model: `package.module:function` or `file.py:function`"
 )
 FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*")
 _WEIGHTS = "a file of weights without a model: name its folder, or a function that returns the model with them"
@@ -28,9 +28,9 @@ def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
     """Open a model, to run it over images, to propose boxes, to correct it and to write it.
 
     Args:
-        model: A path: an `.onnx` file, a Hugging Face folder, an Ultralytics `.pt`. Or "package.module:function" or
-            "file.py:function", a function that returns a torch model or a detector; modules are looked up in the
-            current folder, too. Or such a model.
+        model: A path: an `.onnx` file, a Hugging Face folder, a `.pt` of Ultralytics or of a whole torch model. Or
+            "package.module:function" or "file.py:function", a function that returns a torch model or a detector. Or
+            such a model. Modules are looked up in the current folder, too.
         hints: What the user says about it.
     """
     hints = hints or Hints()
@@ -41,12 +41,15 @@ def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
         from logn.models.onnx.model import OnnxModel
 
         return OnnxModel(read_onnx(name), hints)
-    hints.refuse(f"`{name}`, which is not an ONNX file", "background", "tensor")
-    from logn.models.torch.model import open_file, open_object
+    background = () if isinstance(hints.layer, str) else ("background",)
+    hints.refuse(f"`{name}`, which is not an ONNX file", "tensor", *background)
+    from logn.models.torch.model import open_file, open_object, open_pickle
 
-    if kind == "ultralytics":
+    if kind == "pickle":
         refuse_pickle(name, trust=hints.trust)
-    if kind not in ("function", "object"):
+        _look_here()
+        return open_pickle(Path(name), hints)
+    if kind == "transformers":
         return open_file(Path(name), kind, hints)
     made = call_function(name) if kind == "function" else model
     return open_model(made, hints) if isinstance(made, str | os.PathLike) else open_object(made, name, hints)
@@ -114,7 +117,7 @@ def is_hugging_face_folder(path: Path) -> bool:
 
 
 def kind_of(name: str) -> str:
-    """What kind of model a path or name is: "onnx", "ultralytics", "transformers" or "function"; others are refused.
+    """What kind of model a path or name is: "onnx", "pickle", "transformers" or "function"; others are refused.
 
     Example:
         >>> kind_of("my_models:build")
@@ -129,7 +132,7 @@ def kind_of(name: str) -> str:
     if is_hugging_face_folder(path):
         return "transformers"
     if path.is_file() and suffix in (".onnx", ".pt", ".pth"):
-        return "onnx" if suffix == ".onnx" else "ultralytics"
+        return "onnx" if suffix == ".onnx" else "pickle"
     other = "not a model"
     if path.is_file():
         from logn.models.onnx.file import engine_file
@@ -141,8 +144,7 @@ def kind_of(name: str) -> str:
 def call_function(name: str) -> Any:
     """Call a function of the user's: "package.module:function" or "file.py:function"."""
     module_name, _, path = name.rpartition(":")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
+    _look_here()
     try:
         function: Any = _module_in(Path(module_name)) if module_name.endswith(".py") else import_module(module_name)
         for part in path.split("."):
@@ -152,6 +154,12 @@ def call_function(name: str) -> Any:
     if not callable(function):
         raise InputError(f"`{name}` is of type {type(function).__name__}; name a function that returns a model.")
     return function()
+
+
+def _look_here() -> None:
+    """Let Python find modules of the current folder, as for a script in it."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _module_in(file: Path) -> ModuleType:

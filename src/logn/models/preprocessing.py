@@ -14,7 +14,7 @@ import numpy.typing as npt
 from logn.base.files import require_file
 from logn.base.strict_json import parse_json
 from logn.data.images import import_pillow
-from logn.errors import InputError
+from logn.errors import InputError, did_you_mean
 from logn.models.proposals import Postprocessing
 
 RESIZES = ("stretch", "letterbox", "crop")
@@ -257,12 +257,15 @@ def preset_named(like: str | os.PathLike[str]) -> Preset:
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected `like` to be one of yolov5, yolox, ultralytics, nanodet, detr, rtdetr,
-        imagenet, ssd or a .json file, but got 'yolo'.
+        imagenet, ssd or a .json file, but got 'yolo'; did you mean `yolox`?
     """
     if like in PRESETS:
         return PRESETS[str(like)]
     if Path(like).suffix.lower() != ".json":
-        raise InputError(f"Expected `like` to be one of {', '.join(PRESETS)} or a .json file, but got {str(like)!r}.")
+        hint = did_you_mean(str(like), PRESETS)
+        raise InputError(
+            f"Expected `like` to be one of {', '.join(PRESETS)} or a .json file, but got {str(like)!r}{hint}"
+        )
     return Preset(read_preprocessing(like), Postprocessing(), activation=None)
 
 

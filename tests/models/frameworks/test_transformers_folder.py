@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import logn
 from logn.errors import InputError
 from logn.models.frameworks.transformers import read_transformers, write_transformers
 from logn.models.locate import locate_logits
@@ -133,6 +134,56 @@ def test_what_cannot_be_read_is_refused(message, saved, tmp_path, monkeypatch):
     UNREADABLE[message](folder)
     with pytest.raises(InputError, match=message):
         read_transformers(folder)
+
+
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+}
+SMALL_DISTILLED = {"vocab_size": 60, "dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "config"),
+    [
+        ("Bert", "classifier", SMALL),
+        ("DistilBert", "classifier", SMALL_DISTILLED),
+        ("Roberta", "classifier.out_proj", SMALL),
+        ("DebertaV2", "classifier", SMALL),
+        ("Electra", "classifier.out_proj", SMALL),
+        ("ModernBert", "classifier", SMALL | ENDS),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning:torch.jit._script")  # DeBERTa's use of it
+def test_text_classifiers_are_corrected_in_python(name, path, config, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = getattr(hf, f"{name}ForSequenceClassification")(getattr(hf, f"{name}Config")(num_labels=4, **config)).eval()
+    tokens = torch.randint(3, 60, (6, 20, 7))
+    batches = [{"input_ids": part, "attention_mask": torch.ones_like(part), "labels": part[:, 0]} for part in tokens]
+    with torch.inference_mode():
+        before = model(input_ids=tokens[0]).logits
+    calibration = logn.calibrate(model, batches, fold=True, method="logn")
+    assert (calibration.layer.path, calibration.layer.population) == (path, "images")
+    with torch.inference_mode():
+        np.testing.assert_allclose(model(input_ids=tokens[0]).logits, calibration.affine(before), atol=1e-4)
+    model.save_pretrained(tmp_path / "text")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InputError, match=r"`text` is a text classifier, .* logn\.calibrate\(model, batches, fold=True\)"
+    ):
+        logn.correct("text", tmp_path)
+
+
+def test_language_models_that_score_each_token_are_not_known():
+    config = hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=2, num_labels=4, bos_token_id=1, eos_token_id=2)
+    with pytest.raises(InputError, match="No class logits were found in GPT2ForSequenceClassification"):
+        locate_logits(hf.GPT2ForSequenceClassification(config))
 
 
 def test_the_commands_of_the_page(run_page, saved):

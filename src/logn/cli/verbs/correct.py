@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logn.base.arrays import DEFAULT_AT
-from logn.base.commands import HOW_IT_RUNS, corrected_name, free_name
+from logn.base.commands import HOW_IT_RUNS, free_name
 from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,
@@ -38,6 +38,7 @@ def correct(
     data: options.OptionalData = None,
     output: options.OptionalOutput = None,
     method: options.Method = None,
+    counts: options.Counts = None,
     thresholds: options.OptionalThresholds = None,
     at: options.At = DEFAULT_AT,
     deployment: options.Deployment = None,
@@ -46,6 +47,7 @@ def correct(
     background: options.BackgroundOption = None,
     activation: options.ActivationOption = None,
     tensor: options.Tensor = None,
+    layer: options.Layer = None,
     class_names: options.ClassNames = None,
     max_images: options.MaxImages = None,
     device: options.Device = "auto",
@@ -56,25 +58,26 @@ def correct(
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
-    It is written only after it was proven; without -o you see what would be done.
-    --thresholds adds one per class, from the labels of --data: --at acts as all.
+    Inputs, outputs and speed stay. It is written with -o only, once proven.
+    --thresholds adds one per class, chosen on --data, so that --at acts as all.
 
     Examples:
-      logn correct best.pt --images train/ -o corrected.pt --trust
+      logn correct yolox.onnx --like yolox --images train/ -o corrected.onnx
       logn correct best.pt --data data.yaml --thresholds f1 -o shipped.pt --trust
-      logn correct yolox.onnx --like yolox --data train.json -o corrected.onnx
     """
     from logn.correction.correct import correct as run
     from logn.data.label_sources import with_split
     from logn.methods.recommend import RECOMMENDED
+    from logn.models.frameworks.transformers import refuse_texts
     from logn.models.images import choose_images
     from logn.models.write import check_target
 
+    refuse_texts(Path(model))
     chosen = choose_images(options.training_images(images, data), max_images)
     deployed = None if deployment is None else choose_images(deployment)
     if output is not None:
         files = (item for item in [*chosen, *(deployed or [])] if isinstance(item, Path))
-        inputs = (data, method, thresholds, like, class_names, *files)
+        inputs = (data, method, counts, thresholds, like, class_names, *files)
         check_target(model, output, *options.with_parts(inputs), overwrite=overwrite)
     hints = options.model_hints(
         like=like,
@@ -82,6 +85,7 @@ def correct(
         background=background,
         activation=activation,
         tensor=tensor,
+        layer=layer,
         class_names=class_names,
         device=device,
         trust=trust,
@@ -92,6 +96,7 @@ def correct(
             chosen,
             output,
             method=RECOMMENDED if method is None else options.read_method(method),
+            counts=options.read_counts(counts),
             thresholds=thresholds,
             labels=None if data is None else with_split(data, "val"),
             label_images=images,
@@ -191,7 +196,7 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
         print_note(f"To correct it anyway: {command(*typed, '--method', 'recommended:force=true')}")
         return
     if done.output is None:
-        print_note(f"To write it: {command(*typed, '-o', free_name(corrected_name(done.model)))}")
+        print_note(f"To write it: {command(*typed, '-o', free_name(f'corrected{done.traits.suffix}'))}")
         return
     if len(done.moments) > 1:  # predictions hold the average of the stages, which these are not the statistics of
         return

@@ -35,17 +35,21 @@ if TYPE_CHECKING:
 
 
 PACKAGE = "transformers"
+TEXT_CLASSIFIER = "ForSequenceClassification"
 
 
 def locate_in_transformers(model: nn.Module) -> LogitLayer | None:
-    """The class logits of a detector, segmenter or image classifier of transformers; None when there is none."""
+    """The class logits of a detector, segmenter, image or text classifier of transformers; None when there is none."""
     for prefix, module, names in modules_from(model, PACKAGE):
         for name in names & _LOCATORS.keys():
             layer = _LOCATORS[name](module, prefix)
             if layer is not None:
                 return layer
         if any("ForImageClassification" in name for name in names):
-            return _image_classifier(module, prefix)
+            return _classifier(module, prefix)
+        # Language models score each token, and take the last one's.
+        if any(TEXT_CLASSIFIER in name for name in names) and not hasattr(module, "score"):
+            return _classifier(module, prefix)
     return None
 
 
@@ -113,8 +117,8 @@ def _mask_former(model: Any, prefix: str) -> LogitLayer | None:
     return _at("class_predictor", -1, final_only="slice" if stacked else None)(model, prefix)
 
 
-def _image_classifier(model: Any, prefix: str) -> LogitLayer | None:
-    """Image classifiers: the last layer, or two whose logits are averaged (DeiT, LeViT, SwiftFormer)."""
+def _classifier(model: Any, prefix: str) -> LogitLayer | None:
+    """Classifiers of images and texts: the last layer, or two whose logits are averaged (DeiT, LeViT, SwiftFormer)."""
     if hasattr(model, "timm_model"):
         # A model of timm, which names its classifier itself.
         heads = last_layers(model.timm_model, declared_by_timm(model.timm_model))
@@ -458,6 +462,7 @@ def _transformers() -> Any:
 def _check_files(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"There is no folder `{folder}`; pass one that save_pretrained has written.")
+    refuse_texts(folder)
     for name, what in ((CONFIG, "a model"), (PROCESSOR, "an image processor")):
         if not (folder / name).is_file() and not (name == PROCESSOR and (folder / "processor_config.json").is_file()):
             raise InputError(
@@ -470,6 +475,17 @@ def _check_files(folder: Path) -> None:
         raise InputError(
             f"`{folder}` has no weights as safetensors{pickle}; load it with transformers and save it again by "
             "model.save_pretrained."
+        )
+
+
+def refuse_texts(folder: Path) -> None:
+    """Refuse the folder of a text classifier, which has no images to run on."""
+    config = folder / CONFIG
+    if config.is_file() and TEXT_CLASSIFIER in config.read_text(encoding="utf-8", errors="replace"):
+        raise InputError(
+            f"`{folder}` is a text classifier, and this reads images. Correct it in Python, "
+            "logn.calibrate(model, batches, fold=True) with batches of its tokenizer, or as arrays: "
+            "`logn collect logits.npy --activation softmax -o stats.safetensors`."
         )
 
 

@@ -80,6 +80,8 @@ FOLDED = "logn_folded"
 
 def read_ultralytics(path: str | os.PathLike[str]) -> Any:
     """What Ultralytics' own reader makes of a `.pt` file, which the user trusts: it is a pickle."""
+    if Path(path).suffix != ".pt":
+        raise InputError(f"`{path}` cannot be read as a model of Ultralytics, whose files end in .pt: rename it.")
     # Its import looks up hosts to find out whether there is a network, and would then report and update itself.
     os.environ.setdefault("YOLO_OFFLINE", "true")
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
@@ -95,7 +97,7 @@ def read_ultralytics(path: str | os.PathLike[str]) -> Any:
 
 def open_file(file: Path, hints: Hints) -> LoadedFile:
     """Open a `.pt` file of a detector or a classifier."""
-    hints.refuse(f"`{file}`, whose images Ultralytics prepares", "like")
+    hints.refuse(f"`{file}`, which Ultralytics reads and whose layers are known", "like", "layer")
     front = read_ultralytics(file)
     network = front.model.to(choose_device(hints.device)).eval()
     framework = f"Ultralytics, {Path(getattr(network, 'yaml_file', '')).stem or type(network).__name__}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError, LogNWarning, MissingExtraError
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import with_background_name
@@ -24,7 +26,7 @@ from logn.models.hints import Hints, choose_device
 from logn.models.hooks import evaluation_mode
 from logn.models.images import ImageFiles, Images
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
-from logn.models.locate import locate_logits
+from logn.models.locate import layer_of, locate_logits
 from logn.models.opened import (
     BATCH,
     NEEDS_BOXES,
@@ -274,8 +276,56 @@ def framework_detector(model: Any, known: str, **options: Any) -> ProposingDetec
 def open_file(path: Path, kind: str, hints: Hints) -> TorchModel:
     """Open a file or folder that a framework reads: "ultralytics" or "transformers"."""
     _require_torch()
-    hints.refuse(f"`{path}`, which is not a function", "layer")
     return _open_file(path, READERS[kind], hints)
+
+
+def open_pickle(path: Path, hints: Hints) -> OpenedModel:
+    """Open a `.pt` or `.pth` file that the user trusts: of Ultralytics, or a whole torch model; weights are refused."""
+    _require_torch()
+    from torch import nn
+
+    content = None if _names_ultralytics(path) else _unpickled(path)
+    if isinstance(content, nn.Module):
+        return open_object(content, str(path), hints)
+    if isinstance(content, Mapping) and not any(isinstance(value, nn.Module) for value in content.values()):
+        key = next((key for key, value in content.items() if _holds_tensors(value)), None)
+        weights = f'torch.load("{path}")' + ("" if key is None or _holds_tensors(content) else f"[{key!r}]")
+        raise InputError(
+            f"`{path}` is a state dict, weights without a model: write a function that builds the model, calls "
+            f"model.load_state_dict({weights}) and returns it, and name it instead of the file, such as "
+            "`my_model.py:build`."
+        )
+    return open_file(path, "ultralytics", hints)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(is_torch_tensor(entry) for entry in value.values())
+
+
+def _names_ultralytics(path: Path) -> bool:
+    """Whether a file of torch needs classes of Ultralytics, or of the YOLOv5 before it; nothing of it is run."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        pickles = [archive.read(name) for name in archive.namelist() if name.endswith("/data.pkl")]
+    return any(name in content for content in pickles for name in (b"ultralytics", b"models.yolo"))
+
+
+def _unpickled(path: Path) -> Any:
+    """What torch reads; None where it cannot, which the reader of Ultralytics explains."""
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=False)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InputError(
+            f"`{path}` is a pickled model whose code is not found: {error}. Run this in the folder of that code, or "
+            "name a function that returns the model."
+        ) from error
+    except Exception:
+        return None
 
 
 def _require_torch() -> None:
@@ -289,6 +339,8 @@ def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hin
     """Open a file that a framework reads."""
     loaded = read(path, hints)
     network, adapter = loaded.network, loaded.detector
+    if adapter is not None:
+        hints.refuse(f"`{path}`, a detector whose class layer is known", "layer")
     return torch_model(
         network,
         _locate(network, hints, adapter),
@@ -361,8 +413,28 @@ def _locate(
     network: nn.Module, hints: Hints, adapter: Any = None, inputs: Callable[[], Any] = lambda: None
 ) -> LogitLayer:
     """Where the logits are: as the user says, as the detector has it, or as it is found on `inputs`."""
-    layer = hints.layer or getattr(adapter, "logit_layer", None) or locate_logits(network, inputs=inputs())
-    return hints.on_layer(layer)
+    if isinstance(hints.layer, str):
+        return _named_layer(network, hints.layer, hints, inputs)
+    return hints.on_layer(
+        hints.layer or getattr(adapter, "logit_layer", None) or locate_logits(network, inputs=inputs())
+    )
+
+
+def _named_layer(network: nn.Module, path: str, hints: Hints, inputs: Callable[[], Any]) -> LogitLayer:
+    """The layer at `path`, with all that is known of it; softmax or sigmoid is asked where nothing tells."""
+    layer = layer_of(network, path)
+    find_modules(network, layer)
+    if hints.background is not None:
+        return replace(layer, background=hints.background, activation="softmax")
+    with contextlib.suppress(InputError):
+        located = locate_logits(network, inputs=inputs())
+        layer = located if located.name == path else layer
+    layer = hints.on_layer(layer)
+    if layer.activation is None and layer.population != "images":
+        raise InputError(
+            f"Softmax or sigmoid? `{path}` does not tell: pass `activation` (`--activation softmax` or `sigmoid`)."
+        )
+    return layer
 
 
 def _class_names(
