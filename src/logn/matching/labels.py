@@ -336,10 +336,15 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     require_file(path)
     try:
         entries = parse_json(Path(path).read_bytes())
-        fields = {"image_id", "category_id", "bbox", "score"}
-        lacking = next((row for row, entry in enumerate(entries) if not fields <= entry.keys()), None)
-    except (ValueError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InputError(f"`{path}` is not a JSON list of COCO results: {error}.") from error
+    fields = {"image_id", "category_id", "bbox", "score"}
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        is_labels = isinstance(entries, dict) and "annotations" in entries
+        holds = "labels" if is_labels else "a JSON object" if isinstance(entries, dict) else "other values"
+        wanted = f"a JSON list of objects with {', '.join(sorted(fields))}"
+        raise InputError(f"`{path}` holds {holds}, not COCO results, which are {wanted}.")
+    lacking = next((row for row, entry in enumerate(entries) if not fields <= entry.keys()), None)
     if lacking is not None:
         raise InputError(f"Result {lacking} of `{path}` lacks one of {', '.join(sorted(fields))}.")
     image_ids = _ids_of(truth, [entry["image_id"] for entry in entries])
