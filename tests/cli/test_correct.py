@@ -95,27 +95,58 @@ def test_without_an_output_nothing_is_written(run, tmp_path, model, images):
     assert left_in(tmp_path) == {"train", "model.onnx"}
 
 
-def test_nothing_to_correct_is_no_error(run, save_onnx, tmp_path, images):
-    # Weights of equal spread: the same row, turned around the axis of equal channels.
+@pytest.fixture
+def save_level(save_onnx):
+    """Write a model with nothing to correct: weights of equal spread, one row turned around the grey axis."""
     angle = np.arange(CLASSES)[:, None] * 0.7
     weight = np.cos(angle) * np.array([1, -1, 0]) / 2**0.5 + np.sin(angle) * np.array([1, 1, -2]) / 6**0.5
     weights = {"w": weight.reshape(-1, 3, 1, 1), "b": np.full(CLASSES, -3.0)}
-    level = save_onnx(tmp_path / "level.onnx", TEXT, **weights)
-    common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
+    return lambda path, **stored: save_onnx(path, TEXT, stored.items(), **weights)
+
+
+def test_nothing_to_correct_is_a_copy(run, save_level, tmp_path, images):
+    level, out = save_level(tmp_path / "level.onnx"), tmp_path / "out.onnx"
+    common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", out)
     done = run(*common)
     assert done.code == 0
     printed = " ".join(done.out.split())
     assert "there is little to correct." in printed
     assert "Did nothing: use the model as it is." in printed
+    assert f"Wrote {out}, a copy of {level}, byte for byte." in printed
     assert done.err.startswith("To correct it anyway: logn correct ")
-    assert done.err.rstrip().endswith("--method recommended:force=true")
+    assert done.err.rstrip().endswith(f"-o {tmp_path / 'out-2.onnx'} --method recommended:force=true")  # which is free
+    assert out.read_bytes() == level.read_bytes()
+    out.write_text("mine")
+    assert "exists already" in run(*common).err
+    assert out.read_text() == "mine"
     for spec in ("recommended", "recommended:strength=0.25"):
-        assert run(*common, "--method", spec, "--json").json["method"] is None
-    assert left_in(tmp_path) == {"train", "level.onnx"}
+        plain = run(*common, "--method", spec, "--json", "--overwrite").json
+        assert (plain["method"], plain["output"], plain["files"]) == (None, str(out), [str(out)])
+        assert out.read_bytes() == level.read_bytes()
+    without = run(*common[:-2], "--json").json
+    assert (without["method"], without["output"], without["files"]) == (None, None, [])
+    assert left_in(tmp_path) == {"train", "level.onnx", "out.onnx"}
     for spec in ("logn", "recommended:force=true"):
         forced = run(*common, "--method", spec, "--json", "--overwrite")
         assert (forced.code, forced.json["method"], forced.json["recommendation"]["method"]) == (0, spec, "none")
         assert (tmp_path / "out.onnx").exists()
+
+
+def test_a_copy_has_the_weights_beside_it_and_nothing_of_an_earlier_correction(
+    run, save_level, model, tmp_path, images
+):
+    stored = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    level, folder = save_level(tmp_path / "level.onnx", **stored), tmp_path / "shipped"
+    folder.mkdir()
+    options = ("--images", images, "--like", "rtdetr", "-o", folder / "out.onnx")
+    assert run("correct", model, *options).json is None
+    assert left_in(folder) == {"out.onnx", "out.statistics.safetensors", "out.affine.safetensors"}
+    assert run("correct", level, *options, "--overwrite").code == 0
+    assert left_in(folder) == {"out.onnx", "weights.bin"}
+    pixels = np.random.default_rng(3).random((2, 3, 16, 16), np.float32)
+    np.testing.assert_array_equal(logits(folder / "out.onnx", pixels), logits(level, pixels))
+    assert run("correct", level, *options[:-1], tmp_path / "beside.onnx").code == 0  # shares the weights
+    np.testing.assert_array_equal(logits(tmp_path / "beside.onnx", pixels), logits(level, pixels))
 
 
 def test_a_correction_in_a_file(run, tmp_path, model, images):

@@ -109,6 +109,9 @@ class OpenedModel(Protocol):
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Run the model over the images once: the statistics of its logits."""
 
+    def copy(self, output: Path) -> None:
+        """Write the model as it is: its file or folder byte for byte, a model without one as a state dict."""
+
     def write(
         self,
         maps: Sequence[ClassAffine],
@@ -181,6 +184,10 @@ class ProposalModel:
         if moments is None:
             raise InputError(f"`{self.name}` proposed no boxes on these images; use others.")
         return (moments,)
+
+    def copy(self, output: Path) -> None:
+        """Refuse, as `check` does."""
+        self.check()
 
     def write(
         self,

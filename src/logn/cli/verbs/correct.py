@@ -56,8 +56,9 @@ def correct(
     """Correct a model by one pass over unlabelled training images.
 
     The corrected model keeps its inputs, outputs and speed. It is written only
-    after it was proven; without -o you see what would be done. --thresholds adds
-    one per class, chosen on the labels of --data, so that --at acts as all.
+    after it was proven; with nothing to correct, -o is a copy, and without -o you
+    see what would be done. --thresholds adds one per class, chosen on the labels
+    of --data, so that --at acts as all.
 
     Examples:
       logn correct best.pt --images train/ -o corrected.pt --trust
@@ -141,6 +142,10 @@ def _lines(
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:
         yield "Did", "nothing: use the model as it is."
+        if done.output is not None:
+            is_file = Path(done.model).exists()
+            copy = f"a copy of {done.model}, byte for byte" if is_file else f"the weights of {done.model} as they are"
+            yield "Wrote", f"{done.output}, {copy}."
         return
     name = done.method.removesuffix(" then thresholds")
     method = f"{name}, as asked." if asked else "half of the prior, as recommended."
@@ -183,7 +188,8 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     """The next command, on stderr: write it, or measure on labelled images whether it helps."""
     typed = COMMAND_LINE.get()
     if done.method is None:
-        print_note(f"To correct it anyway: {command(*typed, '--method', 'recommended:force=true')}")
+        words = [free_name(word) if done.output is not None and word == str(done.output) else word for word in typed]
+        print_note(f"To correct it anyway: {command(*words, '--method', 'recommended:force=true')}")
         return
     if done.output is None:
         print_note(f"To write it: {command(*typed, '-o', free_name(corrected_name(done.model)))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -214,6 +215,10 @@ class OnnxModel:
             progress(real)
         images.finish()
         return (moments,)
+
+    def copy(self, output: Path) -> None:
+        """Copy the file; `copy_model` copies the weights beside it."""
+        shutil.copyfile(self.file.path, output)
 
     def write(
         self,

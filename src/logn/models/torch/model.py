@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -71,6 +72,7 @@ class TorchModel:
         reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
         adapter: The model as a source of proposals; None if it gives no boxes.
         is_folded: Whether the file itself says that a correction is in it.
+        file: The file or folder that it was read from; None if a function made it.
     """
 
     name: str
@@ -83,6 +85,7 @@ class TorchModel:
     reopen: Callable[[Path], TorchModel | None]
     adapter: ProposingDetector | None = None
     is_folded: bool = False
+    file: Path | None = None
     marks_itself = False
     scales_scores = False
 
@@ -153,6 +156,15 @@ class TorchModel:
             if not moments.count.any():
                 raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
         return stages
+
+    def copy(self, output: Path) -> None:
+        """Copy the file or folder; write what a function made as a state dict."""
+        if self.file is None:
+            self.save(self.network, output)
+        elif self.file.is_dir():
+            shutil.copytree(self.file, output)
+        else:
+            shutil.copyfile(self.file, output)
 
     def write(
         self,
@@ -279,6 +291,7 @@ def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hin
         save=loaded.save,
         reopen=lambda written: _open_file(written, read, hints),
         is_folded=loaded.is_folded,
+        file=path,
     )
 
 
