@@ -36,7 +36,7 @@ COMMANDS = {
     "inspect": "inspect {f}/stats.safetensors --counts {f}/counts.json",
 }
 # A command to paste is not broken: the terminal wraps it, and the shell gets it whole.
-TO_PASTE = "To do so: logn "
+TO_PASTE = "To correct it: logn "
 
 
 def printed(run, files, name, methods=METHODS):

@@ -55,10 +55,9 @@ def correct(
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
-    The corrected model keeps its inputs, outputs and speed. It is written only
-    after it was proven; with nothing to correct, -o is a copy, and without -o you
-    see what would be done. --thresholds adds one per class, chosen on the labels
-    of --data, so that --at acts as all.
+    The corrected model keeps its inputs, outputs and speed, and is written only
+    after it was proven; with nothing to correct it is a copy. Without -o you see
+    what would be done. --thresholds adds one per class, by the labels of --data.
 
     Examples:
       logn correct best.pt --images train/ -o corrected.pt --trust

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.base.arrays import DEFAULT_AT
+from logn.base.commands import free_name
 from logn.cli import options
-from logn.cli.console import command, count_of, print_json, print_note, print_tables, print_text
+from logn.cli.console import command, count_of, echo, print_json, print_note, print_tables, print_text
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def _print_recommendation(
     if matching is not None and recommendation.head == "softmax detector":
         print_text(f"Use a threshold of {matching:.2g} where you used {recommendation.threshold:g}.")
     known = () if activation is None else ("--activation", activation)
-    print_text(f"To correct it: {command('logn', 'fit', statistics, *known, '-o', 'affine.safetensors')}")
+    # Not broken where the terminal ends: it is to be pasted.
+    echo(f"To correct it: {command('logn', 'fit', statistics, *known, '-o', free_name('affine.safetensors'))}")
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
