@@ -39,7 +39,7 @@ def bench(
             show_choices=False,
             help="table1: every rival, with and without repeat factor sampling. components (table 2): mean, std and "
             "margin of LogN. margins (table 3). online: LogN during training or after it. samplers: corrections after "
-            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers."
+            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers.",
         ),
     ],
     data: Annotated[

@@ -8,12 +8,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 from logn.base.commands import COMMAND_LINE as COMMAND_LINE
 from logn.base.commands import command as command
 from logn.base.strict_json import plain_values
 from logn.base.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
+
+# Where bars are drawn; None for stderr. `logn demo` keeps what its steps print, but shows their bars.
+BARS: ContextVar[TextIO | None] = ContextVar("bars", default=None)
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -128,7 +132,8 @@ def progress(description: str, total: float | None, *, shown: bool | None = None
         >>> with progress("Reading", total=2, shown=False) as advance:
         ...     advance(1)
     """
-    if shown is False or (shown is None and not sys.stderr.isatty()):
+    stream = BARS.get() or sys.stderr
+    if shown is False or (shown is None and not stream.isatty()):
         yield lambda amount: None
         return
     from rich.console import Console
@@ -136,7 +141,7 @@ def progress(description: str, total: float | None, *, shown: bool | None = None
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     clock = (TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, *clock, console=Console(stderr=True)) as bar:
+    with Progress(*columns, *clock, console=Console(file=stream)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
         # All is done, however much was announced: a bar that stays below its end would look like a failure.
