@@ -68,7 +68,7 @@ REFUSED = [
     ("collect shards --images shards -o new.safetensors", "`--images` is for models"),
     ("collect one.npy --background last -o new.safetensors", "There is only 1 column, the background"),
     ("collect two.npz -o new.safetensors", "has several arrays"),
-    ("collect one.npy --key first -o new.safetensors", "leave `key` out"),
+    ("collect one.npy --key first -o new.safetensors", "leave `--key` out"),
     ("collect shards --class-names no-such.txt -o new.safetensors", "no-such.txt"),
     ("collect shards --class-names two.json -o new.safetensors", "names 2 classes, but the logits have 4 columns"),
     ("collect shards --class-names mapping.json -o new.safetensors", "is not a list of class names"),

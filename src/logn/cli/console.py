@@ -15,6 +15,7 @@ from logn.base.commands import COMMAND_LINE as COMMAND_LINE
 from logn.base.commands import command as command
 from logn.base.strict_json import plain_values
 from logn.base.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
+from logn.cli.wording import as_typed
 
 # Where bars are drawn; None for stderr. `logn demo` keeps what its steps print, but shows their bars.
 BARS: ContextVar[TextIO | None] = ContextVar("bars", default=None)
@@ -68,7 +69,7 @@ def _json_lines(plain: Mapping[str, Any], *, ascii_only: bool) -> str:
 
 def print_error(message: str, *, as_json: bool) -> None:
     """Print one sentence: on stderr, or as `{"error": …}` on stdout for a program that reads JSON."""
-    sentence = " ".join(message.split())
+    sentence = as_typed(" ".join(message.split()))
     if as_json:
         try:
             return print_json({"error": sentence})
@@ -80,7 +81,8 @@ def print_error(message: str, *, as_json: bool) -> None:
 
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
-    echo(message, err=True)
+    kind = next((kind for kind in ("Warning: ", "Note: ", "No recommendation: ") if message.startswith(kind)), "")
+    echo(kind + as_typed(message.removeprefix(kind)), err=True)
 
 
 def text_style(*, wide: bool = False) -> TextStyle:

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logn.cli.console import COMMAND_LINE, echo, prepare_streams, print_error, print_note
+from logn.cli.wording import PARAMETERS, parameters_of
 from logn.errors import InputError, MissingExtraError
 
 
@@ -90,7 +91,9 @@ class LazyVerbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load_verb(next(verb for verb in VERBS if verb.name == name)) if command else None, rest
+        verb = load_verb(next(verb for verb in VERBS if verb.name == name)) if command else None
+        PARAMETERS.set(parameters_of(verb))
+        return name, verb, rest
 
 
 def load_verb(verb: Verb) -> Any:

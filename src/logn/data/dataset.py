@@ -99,7 +99,8 @@ class DetectionDataset:
                 return path
         places = " or ".join(f"`{path}`" for path in tried)
         raise InputError(
-            f"Image {record.id} of `{self.annotation_file}` is not at {places}: put it there, or pass `image_root`."
+            f"Image {record.id} of `{self.annotation_file}` is not at {places}: put it there, or pass the "
+            "folder that paths start from, `image_root`."
         )
 
     def image_paths(self) -> list[Path]:

@@ -142,8 +142,7 @@ def recommend(
     settled = moments.metadata.settled(background, activation)
     if settled.activation is None:
         warn(
-            'Softmax or sigmoid? Assumed sigmoid. Pass activation="softmax" (`--activation softmax`) for a classifier '
-            "with one class per image."
+            'Softmax or sigmoid? Assumed sigmoid. Pass activation="softmax" for a classifier with one class per image.'
         )
     judged, index = settled.activation or "sigmoid", settled.background
     head = "sigmoid head" if judged == "sigmoid" else "classifier" if index is None else "softmax detector"

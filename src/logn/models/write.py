@@ -36,9 +36,9 @@ def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | 
     check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
-        raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
+        raise InputError(f"The folder of the output, `{target.parent}`, does not exist; make it first.")
     if not os.access(parent, os.W_OK):
-        raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
+        raise InputError(f"The folder of the output, `{parent}`, is not writable; choose another.")
 
 
 def files_of(model: object) -> list[Path]:

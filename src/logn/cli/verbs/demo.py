@@ -112,7 +112,7 @@ def _in_lines(line: str, width: int | None) -> str:
 
     Example:
         >>> print(_in_lines("logn report runs -o page.html", 20))
-        $ logn report runs \\
+        $ logn report runs \
             -o page.html
     """
     whole = f"$ {line}"

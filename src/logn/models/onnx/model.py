@@ -120,7 +120,7 @@ class OnnxModel:
         """How images become inputs; raises if neither the file nor the user says it."""
         if self.description.preset is None and not self.hints.preparation and self.hints.like is None:
             raise InputError(
-                f"`{self.name}` does not say how its images are prepared. Pass `like` (`--like`): one of "
+                f"`{self.name}` does not say how its images are prepared. Pass `like`: one of "
                 f"{', '.join(PRESETS)}, or a .json file."
             )
         settled = settle(self.file, self.description, **self.hints.preparation)

@@ -364,7 +364,7 @@ def _class_names(
     if hints.class_names is None:
         return said
     if said is not None and adapter is None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
     if adapter is None:
         return hints.names(count_columns(network, _locate(network, hints)))
     adapter.class_names = _own_names(name, adapter, hints)
@@ -373,7 +373,7 @@ def _class_names(
 
 def _own_names(name: str, adapter: Any, hints: Hints) -> tuple[str, ...] | None:
     if getattr(adapter, "class_names", None) is not None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
     return hints.names(adapter.num_classes)
 
 
@@ -381,7 +381,7 @@ def _preparation(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], An
     """What turns an RGB image into the input of a torch model, and how to call it."""
     if hints.like is None and hints.size is None:
         raise InputError(
-            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like` (`--like`): "
+            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like`: "
             "imagenet for most image classifiers, or a .json file."
         )
     if callable(hints.like):
