@@ -140,7 +140,8 @@ def test_thresholds_that_exist_go_into_a_model(run, sigmoid_file, kind, tmp_path
 @pytest.mark.parametrize(
     ("thresholds", "words", "sentence"),
     [
-        ('{"car": 0}', (), "threshold of `car` to lie between 0 and 1, both excluded, but got 0."),
+        ('{"car": 1}', (), "threshold of `car` to lie between 0 and 1, both excluded, but got 1."),
+        ('{"car": 0}', (), "No class has a threshold of its own: name at least one."),
         ('{"cat": 0.5}', (), "share no class name: the model has car, person, bus, the thresholds have cat."),
         ('{"car": 0.5', (), "is not JSON such as"),
         ('{"car": 0.5}', ("affine.safetensors",), "Pass a correction or `--thresholds`, not both."),

@@ -400,7 +400,8 @@ class TestGiven:
     @pytest.mark.parametrize(
         ("thresholds", "sentence"),
         [
-            ({"car": 0.0}, "threshold of `car` to lie between 0 and 1, both excluded, but got 0.0"),
+            ({"car": -0.1}, "threshold of `car` to lie between 0 and 1, both excluded, but got -0.1"),
+            ({"car": 0.0}, "No class has a threshold of its own"),
             ({"car": 1}, "both excluded, but got 1"),
             ({"car": float("nan")}, "No class has a threshold of its own"),
             ({"car": float("inf")}, "but got inf"),

@@ -91,7 +91,7 @@ FORMS = {
     "plain": ({"bus": 0.6, "car": 0.1}, [0.1, 0.25, 0.6, 0.25], "traffic light, dog"),
     "plain with a default": ({"bus": 0.6, "default": 0.3}, [0.3, 0.3, 0.6, 0.3], "car, traffic light, dog"),
     "spelled otherwise": ({"Traffic_Light": 0.6}, [0.25, 0.6, 0.25, 0.25], "car, bus, dog"),
-    "LibreYOLO's classes": ({"car": 0.7, "bus": NAN, "dog": None}, [0.7, 0.25, 0.25, 0.25], "traffic light, bus, dog"),
+    "LibreYOLO's classes": ({"car": 0.7, "bus": NAN, "dog": 0.0}, [0.7, 0.25, 0.25, 0.25], "traffic light, bus, dog"),
     "LibreYOLO's metrics": (
         {"metrics/mAP50": 0.5, "metrics/best_conf": 0.4, "metrics/best_conf_per_class": {"car": 0.7, "bus": NAN}},
         [0.7, 0.4, 0.4, 0.4],

@@ -107,7 +107,7 @@ def print_text(*sentences: str, indent: str = "") -> None:
     """Print sentences on stdout, broken where the terminal ends; `indent` stands before the lines after the first."""
     style = text_style()
     for sentence in sentences:
-        echo(style.wrap(sentence, indent))
+        echo(style.wrap(as_typed(sentence), indent))
 
 
 def count_of(number: int, thing: str) -> str:

@@ -90,10 +90,11 @@ def by_class(
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, float | None]:
-    """Checked thresholds; null and NaN mean the common one."""
+    """Checked thresholds; null, NaN and 0, by which tools tell that they found none, mean the common one."""
     thresholds: dict[str, float | None] = {}
     for name, value in values.items():
-        is_absent = value is None or (isinstance(value, float) and math.isnan(value))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_absent = value is None or (is_number and (value == 0 or math.isnan(value)))
         thresholds[str(name)] = None if is_absent else check_threshold(f"threshold of `{name}`", value)
     return thresholds
 

@@ -124,9 +124,9 @@ class OperatingPoints:
 
         Args:
             thresholds: Thresholds by class name, or what LibreYOLO (`best_conf_per_class`) and Roboflow
-                (`per_class_confidence`, `class_thresholds`) give. Classes that are not named, or named with None or
-                NaN, have the common threshold: that of the key "default" or of the tool, else `at`. Classes that the
-                model does not have are left out with a warning.
+                (`per_class_confidence`, `class_thresholds`) give. Classes that are not named, or named with None,
+                NaN or 0, have the common threshold: that of the key "default" or of the tool, else `at`. Classes that
+                the model does not have are left out with a warning.
             at: The one threshold that will act as all of them.
             class_names: All classes of the model, in the order of its columns; None where `thresholds` has them so.
 
