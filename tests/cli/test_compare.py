@@ -118,7 +118,7 @@ def test_images_without_predictions_are_left_out_with_a_note(files, run):
         ("compare test.npy --labels labels.npy --train-logits nan.npy", "nan.npy` to be finite, but row 5, class 2 is"),
         (
             "compare test.npy --labels labels.npy --methods loga --counts two.json",
-            "`counts` has 2 classes, but the logits",
+            "`--counts` has 2 classes, but the logits",
         ),
         (
             "compare test.npy --labels labels.npy --class-names two.txt",

@@ -101,27 +101,58 @@ def test_without_an_output_nothing_is_written(run, tmp_path, model, images):
     assert left_in(tmp_path) == {"train", "model.onnx"}
 
 
-def test_nothing_to_correct_is_no_error(run, save_onnx, tmp_path, images):
-    # Weights of equal spread: the same row, turned around the axis of equal channels.
+@pytest.fixture
+def save_level(save_onnx):
+    """Write a model with nothing to correct: weights of equal spread, one row turned around the grey axis."""
     angle = np.arange(CLASSES)[:, None] * 0.7
     weight = np.cos(angle) * np.array([1, -1, 0]) / 2**0.5 + np.sin(angle) * np.array([1, 1, -2]) / 6**0.5
     weights = {"w": weight.reshape(-1, 3, 1, 1), "b": np.full(CLASSES, -3.0)}
-    level = save_onnx(tmp_path / "level.onnx", TEXT, **weights)
-    common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", tmp_path / "out.onnx")
+    return lambda path, **stored: save_onnx(path, TEXT, stored.items(), **weights)
+
+
+def test_nothing_to_correct_is_a_copy(run, save_level, tmp_path, images):
+    level, out = save_level(tmp_path / "level.onnx"), tmp_path / "out.onnx"
+    common = ("correct", level, "--images", images, "--like", "rtdetr", "-o", out)
     done = run(*common)
     assert done.code == 0
     printed = " ".join(done.out.split())
     assert "there is little to correct." in printed
     assert "Did nothing: use the model as it is." in printed
+    assert f"Wrote {out}, a copy of {level}, byte for byte." in printed
     assert done.err.startswith("To correct it anyway: logn correct ")
-    assert done.err.rstrip().endswith("--method recommended:force=true")
+    assert done.err.rstrip().endswith(f"-o {tmp_path / 'out-2.onnx'} --method recommended:force=true")  # which is free
+    assert out.read_bytes() == level.read_bytes()
+    out.write_text("mine")
+    assert "exists already" in run(*common).err
+    assert out.read_text() == "mine"
     for spec in ("recommended", "recommended:strength=0.25"):
-        assert run(*common, "--method", spec, "--json").json["method"] is None
-    assert left_in(tmp_path) == {"train", "level.onnx"}
+        plain = run(*common, "--method", spec, "--json", "--overwrite").json
+        assert (plain["method"], plain["output"], plain["files"]) == (None, str(out), [str(out)])
+        assert out.read_bytes() == level.read_bytes()
+    without = run(*common[:-2], "--json").json
+    assert (without["method"], without["output"], without["files"]) == (None, None, [])
+    assert left_in(tmp_path) == {"train", "level.onnx", "out.onnx"}
     for spec in ("logn", "recommended:force=true"):
         forced = run(*common, "--method", spec, "--json", "--overwrite")
         assert (forced.code, forced.json["method"], forced.json["recommendation"]["method"]) == (0, spec, "none")
         assert (tmp_path / "out.onnx").exists()
+
+
+def test_a_copy_has_the_weights_beside_it_and_nothing_of_an_earlier_correction(
+    run, save_level, model, tmp_path, images
+):
+    stored = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    level, folder = save_level(tmp_path / "level.onnx", **stored), tmp_path / "shipped"
+    folder.mkdir()
+    options = ("--images", images, "--like", "rtdetr", "-o", folder / "out.onnx")
+    assert run("correct", model, *options).json is None
+    assert left_in(folder) == {"out.onnx", "out.statistics.safetensors", "out.affine.safetensors"}
+    assert run("correct", level, *options, "--overwrite").code == 0
+    assert left_in(folder) == {"out.onnx", "weights.bin"}
+    pixels = np.random.default_rng(3).random((2, 3, 16, 16), np.float32)
+    np.testing.assert_array_equal(logits(folder / "out.onnx", pixels), logits(level, pixels))
+    assert run("correct", level, *options[:-1], tmp_path / "beside.onnx").code == 0  # shares the weights
+    np.testing.assert_array_equal(logits(tmp_path / "beside.onnx", pixels), logits(level, pixels))
 
 
 def test_a_correction_in_a_file(run, tmp_path, model, images):
@@ -300,41 +331,44 @@ def test_a_pickled_model_finds_the_modules_of_the_current_folder(checkpoints, im
     [
         (
             "model.onnx --images train -o out.onnx",
-            "does not say how its images are prepared. Pass `like` (`--like`): one of yolov5, yolox",
+            "does not say how its images are prepared. Pass `--like`: one of yolov5, yolox",
         ),
         ("model.onnx -o out.onnx", "Pass training images: --images FOLDER or --data FILE."),
         ("model.onnx --images empty -o out.onnx", "holds no images (.jpg"),
         ("model.onnx --images nowhere -o out.onnx", "There is no folder of images"),
-        ("model.onnx {given} -o model.onnx", "`output` is the model itself, `model.onnx`"),
+        ("model.onnx {given} -o model.onnx", "`--output` is the model itself, `model.onnx`"),
         ("model.onnx {given} -o my_models_for_correct.py", "exists already"),
         ("model.onnx {given} -o out.pt", "what is made of `model.onnx` ends in .onnx"),
-        ("model.onnx {given} -o nowhere/out.onnx", "The folder `nowhere` of `output` does not exist"),
+        ("model.onnx {given} -o nowhere/out.onnx", "The folder of the output, `nowhere`, does not exist"),
         ("model.onnx {given} --method logm -o out.onnx", "to be one of none, recommended"),
         ("broken.onnx {given} -o out.onnx", "broken.onnx"),
         ("gone --images train -o out.onnx", "no file or folder `gone`. A model is an `.onnx` file, a Hugging Face fol"),
         ("empty --images train -o x", "`empty` is not a model. A model is an `.onnx` file"),
         ("w.safetensors --images train -o out.onnx", "weights without a model"),
-        ("{functions}:detector --images train --tensor z -o x.safetensors", "`tensor` does not apply to `my_models"),
+        ("{functions}:detector --images train --tensor z -o x.safetensors", "`--tensor` does not apply to `my_models"),
         ("{functions}:gone {given} -o x.safetensors", ":gone` cannot be imported: "),
         ("half_written_models:classifier {given} -o x.safetensors", "'(' was never closed (half_written_models.py"),
         ("{functions}:nothing {given} -o x.safetensors", "gives dict where a torch module is needed"),
-        ("{functions}:classifier --images train -o x.safetensors", "Pass `like` (`--like`): imagenet for most"),
+        ("{functions}:classifier --images train -o x.safetensors", "Pass `--like`: imagenet for most"),
         ("model.onnx {given} --method norcl -o out.onnx", "but got 'norcl'; did you mean `norcal`?"),
         ("model.onnx {given} --method norcal:gama=1 -o out.onnx", "but got `gama`; did you mean `gamma`?"),
         ("model.onnx {given} --method logn:margin=men -o out.onnx", "but got 'men'; did you mean `mean`?"),
         ("model.onnx --images train --like yolx -o out.onnx", "but got 'yolx'; did you mean `yolox`?"),
         (
             "model.onnx {given} --method norcal -o out.onnx",
-            "needs the training counts: pass `counts` (`--counts FILE`)",
+            "needs the training counts: pass `--counts`",
         ),
         (
             "model.onnx {given} --counts counts.csv -o out.onnx",
-            "`counts` does not apply to `recommended`; leave it out",
+            "`--counts` does not apply to `recommended`; leave it out",
         ),
         ("model.onnx {given} --method norcal --counts few.csv -o out.onnx", "to have 8 foreground classes, but got 2"),
         ("model.onnx {given} --method tau-norm:tau=1 -o out.onnx", "needs `weight`, which is not read here: make the"),
-        ("model.onnx {given} --layer z -o out.onnx", "`layer` does not apply to `model.onnx`, an ONNX file"),
-        ("{functions}:detector --images train --layer x -o x.safetensors", "`layer` does not apply to `my_models_for"),
+        ("model.onnx {given} --layer z -o out.onnx", "`--layer` does not apply to `model.onnx`, an ONNX file"),
+        (
+            "{functions}:detector --images train --layer x -o x.safetensors",
+            "`--layer` does not apply to `my_models",
+        ),
         ("{functions}:classifier {given} --layer cf -o x.safetensors", "has no module `cf`; the closest are fc"),
         ("{functions}:classifier {given} --layer pool -o x.safetensors", "Softmax or sigmoid? `pool` does not tell"),
         ("{functions}:read_twice {given} --method logn -o x.safetensors", "would change the output `similarity` too"),

@@ -84,3 +84,11 @@ def test_methods_are_split_at_their_commas(text, expected):
 def test_lists_and_sizes_that_are_none(parse, text, sentence):
     with pytest.raises(InputError, match=sentence):
         parse(text)
+
+
+@pytest.mark.parametrize("verb", ["", *OURS])
+def test_a_flag_has_no_type(run, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "100")
+    page = run(*filter(None, [verb]), "--help").out
+    assert "bool" not in page.lower()
+    assert "--help" in page

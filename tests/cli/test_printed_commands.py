@@ -175,7 +175,7 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] < 3]
     Path("two.json").write_text(json.dumps(content))
     words = ("predict", "models_to_paste:detector", "--data", "two.json", "-o", "predictions")
-    assert "Give the detector `class_names` to match classes by name." in refused(*words)
+    assert "Pass `--class-names` to match classes by name." in refused(*words)
     done = run(*words, "--class-names", "names.txt")
     assert done.code == 0
     assert "2 of the 3 classes of the model are in the labels" in done.err

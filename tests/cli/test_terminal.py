@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ COMMANDS = {
     "inspect": "inspect {f}/stats.safetensors --counts {f}/counts.json",
 }
 # A command to paste is not broken: the terminal wraps it, and the shell gets it whole.
-TO_PASTE = "To do so: logn "
+TO_PASTE = "To correct it: logn "
 
 
 def printed(run, files, name, methods=METHODS):
@@ -63,6 +64,21 @@ def test_a_narrow_table_has_every_number_of_a_wide_one(run, files, monkeypatch, 
     monkeypatch.setenv("COLUMNS", "400")
     wide = printed(run, files, name).out
     assert sorted(numbers.findall(narrow)) == sorted(numbers.findall(wide))
+
+
+@pytest.mark.filterwarnings("ignore::logn.errors.LogNWarning")
+def test_tables_are_whole_and_commands_on_one_line_at_80_columns(run, files, make_files, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    summary = printed(run, files, "thresholds").out.partition("all classes ->")[2]
+    assert sum(line.startswith("─") for line in summary.splitlines()) == 2  # the classes, and the metrics
+    inspected = printed(run, files, "inspect").out
+    assert NAMES[1] in inspected
+    folder = tmp_path / "a folder with a name that is longer than many lines"
+    folder.mkdir()
+    statistics = make_files(folder, NAMES) / "stats.safetensors"
+    (line,) = re.findall(r"^To correct it: logn (.*)$", run("inspect", statistics).out, flags=re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    assert run(*shlex.split(line)).code == 0
 
 
 ROWS = (("none", "3.9"), ("better", "4.9\n+1.0 [0.5, 1.5]"), ("worse", "2.9\n-1.0 [-1.5, -0.5]"), ("same", "3.9\n0.0"))

@@ -86,7 +86,7 @@ def test_a_results_file_of_any_tool(run, refused, tmp_path):
     truth = [{**box, "id": box["image_id"], "area": 81} for box in boxes]
     labels = {"images": images, "annotations": truth, "categories": [{"id": 1, "name": "car"}]}
     results = [{**box, "score": 0.2 + box["image_id"] / 100} for box in boxes]
-    results += [{**box, "bbox": [20, 0, 9, 9], "score": 0.1} for box in boxes]
+    results += [{**box, "bbox": [20, 0, 9, 9], "score": 0.05} for box in boxes]
     (tmp_path / "val.json").write_text(json.dumps(labels))
     (tmp_path / "results.json").write_text(json.dumps(results))
     words = ("thresholds", tmp_path / "results.json", "-d", tmp_path / "val.json")
@@ -94,6 +94,11 @@ def test_a_results_file_of_any_tool(run, refused, tmp_path):
     assert "36 -> 40" in printed.out
     assert "logn thresholds" in printed.err
     assert refused(*words, "--method", "recommended")
+    assert "nothere.json` does not exist." in refused("thresholds", tmp_path / "nothere.json", *words[2:])
+    assert "holds scores but no logits" in refused("compare", tmp_path / "results.json", *words[2:])
+    written = run(*words, "-o", tmp_path / "t.json", "--at", "0.3")
+    assert f"Wrote the thresholds to {tmp_path / 't.json'}." in written.out
+    assert f"logn fold model.onnx --thresholds {tmp_path / 't.json'} --at 0.3 -o shipped.onnx" in written.err
 
 
 @pytest.fixture
@@ -135,11 +140,12 @@ def test_thresholds_that_exist_go_into_a_model(run, sigmoid_file, kind, tmp_path
 @pytest.mark.parametrize(
     ("thresholds", "words", "sentence"),
     [
-        ('{"car": 0}', (), "threshold of `car` to lie between 0 and 1, both excluded, but got 0."),
-        ('{"cat": 0.5}', (), "no class `cat`; did you mean `car`?"),
+        ('{"car": 1}', (), "threshold of `car` to lie between 0 and 1, both excluded, but got 1."),
+        ('{"car": 0}', (), "No class has a threshold of its own: name at least one."),
+        ('{"cat": 0.5}', (), "share no class name: the model has car, person, bus, the thresholds have cat."),
         ('{"car": 0.5', (), "is not JSON such as"),
         ('{"car": 0.5}', ("affine.safetensors",), "Pass a correction or `--thresholds`, not both."),
-        ('{"car": 0.5}', ("--at", "1"), "`at` to lie between 0 and 1"),
+        ('{"car": 0.5}', ("--at", "1"), "`--at` to lie between 0 and 1"),
         ("nowhere.json", (), "nowhere.json"),
     ],
 )

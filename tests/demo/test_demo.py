@@ -1,5 +1,7 @@
 """The demonstration: the shipped detector, the drawn scenes and the commands that it shows."""
 
+import contextlib
+import io
 import json
 import shlex
 
@@ -16,33 +18,51 @@ IMAGES = {"train": 12, "test": 30}
 AP_OF_30_SCENES = 44.24
 
 
+class Terminal(io.StringIO):
+    """Takes what is printed on it."""
+
+    def isatty(self):
+        return True
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """The folder of a small demonstration and what it printed."""
+    """The folder of a small demonstration on a terminal of 80 columns, what it printed, and its bars."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("COLUMNS", "80")
         patch.setattr(verb, "TRAINING_IMAGES", IMAGES["train"])
         patch.setattr(verb, "TEST_IMAGES", IMAGES["test"])
-        lines = []
-        patch.setattr(verb, "echo", lambda line: lines.extend(line.splitlines()))
-        assert execute(["demo"]) == 0
-        yield folder, lines
+        out, err = io.StringIO(), Terminal()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            assert execute(["demo"]) == 0
+        yield folder, out.getvalue().splitlines(), err.getvalue()
 
 
 def test_it_tells_what_was_gained_and_lost_in_few_lines(told):
-    folder, lines = told
-    assert len(lines) <= 25
-    assert [line.split()[0] for line in lines[7:12]] == ["AP", "none", "recommended", "logn", "norcal"]
+    folder, lines, _ = told
+    assert len(lines) <= 40
+    assert [line for line in lines if len(line) > 80] == []
+    start = next(place for place, line in enumerate(lines) if line.split()[:1] == ["AP"])
+    assert [line.split()[0] for line in lines[start + 1 : start + 5]] == ["none", "recommended", "logn", "norcal"]
     assert any(line.startswith("Gained: ") for line in lines)
     assert any(line.startswith("Lost: ") for line in lines)
     assert (folder / "runs/demo/report.html").stat().st_size > 10_000
 
 
+def test_each_step_has_a_bar(told):
+    bars = told[2]
+    for step in ("Drawing scenes", "Collecting", "Predicting", "Comparing", "Writing the page"):
+        assert f"{step} " in bars
+    assert "Wrote " not in bars  # what the steps print is kept
+
+
 def test_its_commands_can_be_typed(told, monkeypatch, tmp_path):
-    folder, lines = told
+    folder, lines, _ = told
     monkeypatch.chdir(folder)
-    commands = [shlex.split(line.removeprefix("$ logn ")) for line in lines if line.startswith("$ ")]
+    whole = "\n".join(lines).replace("\\\n", "").splitlines()  # as a shell reads them
+    commands = [shlex.split(line.removeprefix("$ logn ")) for line in whole if line.startswith("$ ")]
     assert [words[0] for words in commands] == ["correct", "predict", "compare", "report"]
     for words in commands[:1] + commands[2:]:
         again = words if "--overwrite" in words else [*words[:-1], str(tmp_path / words[-1].rpartition("/")[2])]
@@ -51,7 +71,7 @@ def test_its_commands_can_be_typed(told, monkeypatch, tmp_path):
 
 def test_the_detector_reads_the_same_everywhere(told):
     """Pictures and weights are the package's own: AP on 30 scenes is equal to a tenth of a point."""
-    folder, _ = told
+    folder, *_ = told
     before = Comparison.load(folder / "runs/demo/comparison").rows[0]
     assert 100 * before["AP"] == pytest.approx(AP_OF_30_SCENES, abs=0.1)
 

@@ -314,7 +314,7 @@ def test_what_is_not_recorded_is_asked_for():
     rows = long_tailed(50)
     without = moments_of(rows, activation="softmax", mean_probability=False)
     for call in (logn.prior2posterior, logn.recommend):
-        with pytest.raises(logn.InputError, match="collect them again with mean_probability=True"):
+        with pytest.raises(logn.InputError, match="collect them again \\(in Python with mean_probability=True"):
             call(without)
     with pytest.raises(logn.InputError, match="`activation` to be sigmoid, whose mean probability was recorded"):
         logn.prior2posterior(moments_of(rows, activation="sigmoid"), activation="softmax")

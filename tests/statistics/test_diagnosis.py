@@ -111,15 +111,15 @@ def detector():
 def test_a_background_that_nobody_named_is_noticed(detector):
     [sentence] = sanity_checks(sampled(detector))
     assert "The last column scores highest in 100 %" in sentence
-    assert "`--background last` (in Python `background=-1`)" in sentence
+    assert "`background`: last (in Python -1)" in sentence
     [sentence] = sanity_checks(sampled(detector[:, ::-1]))
-    assert "`--background first` (in Python `background=0`)" in sentence
+    assert "`background`: first (in Python 0)" in sentence
 
 
 def test_a_background_at_the_other_end_is_noticed(detector):
     [sentence] = sanity_checks(sampled(detector, background=0))
     assert "the named background in 0 %" in sentence
-    assert "`--background last`" in sentence
+    assert "`background`: last" in sentence
 
 
 def test_the_right_background_classifiers_sigmoids_and_small_samples_raise_no_doubt(detector):

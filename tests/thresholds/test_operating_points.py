@@ -400,14 +400,21 @@ class TestGiven:
     @pytest.mark.parametrize(
         ("thresholds", "sentence"),
         [
-            ({"car": 0.0}, "threshold of `car` to lie between 0 and 1, both excluded, but got 0.0"),
+            ({"car": -0.1}, "threshold of `car` to lie between 0 and 1, both excluded, but got -0.1"),
+            ({"car": 0.0}, "No class has a threshold of its own"),
             ({"car": 1}, "both excluded, but got 1"),
-            ({"car": float("nan")}, "but got nan"),
+            ({"car": float("nan")}, "No class has a threshold of its own"),
+            ({"car": float("inf")}, "but got inf"),
             ({"car": True}, "but got True"),
             ({"car": "0.5"}, "but got '0.5'"),
-            ({"default": 1.5}, "default to lie between 0 and 1"),
-            ({"cra": 0.5}, "no class `cra`; did you mean `car`"),
-            ({"zebra": 0.5}, r"no class `zebra` \(it has car, person, bus\)"),
+            ({"default": 1.5}, "`default` to lie between 0 and 1"),
+            ({"default": float("nan")}, "`default` to lie between 0 and 1, both excluded, but got nan"),
+            (
+                {"per_class_confidence": {"car": 45}},
+                "threshold of `car` to lie between 0 and 1, both excluded, but got 45",
+            ),
+            ({"per_class_confidence": {"car": 0.5}, "confidence": 40}, "`confidence` to lie between 0 and 1"),
+            ({"zebra": 0.5}, "share no class name: the model has car, person, bus, the thresholds have zebra"),
         ],
     )
     def test_what_is_wrong_is_one_sentence(self, thresholds, sentence):

@@ -36,43 +36,63 @@ def bench(
     table: Annotated[
         Name,
         typer.Argument(
+            show_choices=False,
             help="table1: every rival, with and without repeat factor sampling. components (table 2): mean, std and "
             "margin of LogN. margins (table 3). online: LogN during training or after it. samplers: corrections after "
-            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers."
+            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers.",
         ),
     ],
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="Annotations, or ImageNet_LT_train.txt, in place of glyphs.")
+        Path | None,
+        typer.Option("--data", "-d", metavar="PATH", help="Annotations, or ImageNet_LT_train.txt, in place of glyphs."),
     ] = None,
-    test: Annotated[Path | None, typer.Option(help="Annotations to test detectors on, with --data.")] = None,
+    test: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Annotations to test detectors on, with --data.")
+    ] = None,
     images: Images = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="As `logn train --model`.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone, with --data.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="As `logn train --model`.")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="PATH", help="Weights of the backbone, with --data.")] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Of a whole training of a detector, default 800; second stages: a quarter.")
+        int | None,
+        typer.Option(metavar="N", help="Of a whole training of a detector, default 800; second stages: a quarter."),
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Of a whole training; default: the preset's.")] = None,
-    precision: Annotated[str, typer.Option(help="Of the training: auto, full or mixed.")] = "auto",
-    threshold: Annotated[float, typer.Option(help="Detections need a higher score; LVIS's usual one is 1e-4.")] = 0.0,
+    epochs: Annotated[
+        float | None, typer.Option(metavar="N", help="Of a whole training; default: the preset's.")
+    ] = None,
+    precision: Annotated[str, typer.Option(metavar="NAME", help="Of the training: auto, full or mixed.")] = "auto",
+    threshold: Annotated[
+        float, typer.Option(metavar="N", help="Detections need a higher score; LVIS's usual one is 1e-4.")
+    ] = 0.0,
     population: Annotated[
-        str, typer.Option(help="What LogN's statistics are of: proposals, or sampled regions, as the official code.")
+        str,
+        typer.Option(
+            metavar="NAME", help="What LogN's statistics are of: proposals, or sampled regions, as the official code."
+        ),
     ] = "proposals",
     estimator: Annotated[
-        str, typer.Option(help="exact, moving-average (as the official code) or moving-average-debiased.")
+        str,
+        typer.Option(metavar="NAME", help="exact, moving-average (as the official code) or moving-average-debiased."),
     ] = "exact",
     stages: Annotated[
-        str, typer.Option(help="Of a cascade: correct each stage by its own statistics, or the average.")
+        str,
+        typer.Option(metavar="NAME", help="Of a cascade: correct each stage by its own statistics, or the average."),
     ] = "each",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the table then has mean and range.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many seeds; the table then has mean and range.")
+    ] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes: does everything run? Not for numbers.")] = False,
     train: Annotated[
         bool, typer.Option("--train/--measure-only", help="Train what is missing, or report those rows as not trained.")
     ] = True,
-    jobs: Annotated[int, typer.Option(min=1, help="Models to train side by side, each with one thread.")] = 2,
-    root: Annotated[Path, typer.Option(help="Folder where trained models and all else is kept.")] = Path("runs/bench"),
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the table, as JSON.")] = Path(
-        "bench-results"
-    ),
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Models to train side by side, each with one thread.")
+    ] = 2,
+    root: Annotated[
+        Path, typer.Option(metavar="PATH", help="Folder where trained models and all else is kept.")
+    ] = Path("runs/bench"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PATH", help="Folder for the table, as JSON.")
+    ] = Path("bench-results"),
     device: Device = "auto",
     progress: Progress = None,
     json: Json = False,

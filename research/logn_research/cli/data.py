@@ -18,25 +18,29 @@ from logn_research.cli.shared import Images, Progress, show, verb_group
 
 data = verb_group("Make and look at long-tailed data, for detectors and classifiers.")
 
-Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; made if it is not there.")]
-Classes = Annotated[int, typer.Option(help="Number of classes, up to 1,203.")]
-Size = Annotated[int, typer.Option(help="Side of an image in pixels.")]
-Seed = Annotated[int, typer.Option(help="Everything follows from it.")]
+Folder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="PATH", help="Folder to write; made if it is not there.")
+]
+Classes = Annotated[int, typer.Option(metavar="N", help="Number of classes, up to 1,203.")]
+Size = Annotated[int, typer.Option(metavar="N", help="Side of an image in pixels.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Everything follows from it.")]
 Distinct = Annotated[bool, typer.Option("--distinct", help="Glyphs as unlike as possible: no look-alikes.")]
-Workers = Annotated[int, typer.Option(help="Number of processes; the pictures don't depend on it.")]
+Workers = Annotated[int, typer.Option(metavar="N", help="Number of processes; the pictures don't depend on it.")]
 
 
 @data.command()
 def glyphs(
     output: Folder,
     classes: Classes = 100,
-    train: Annotated[int, typer.Option(help="Number of training images.")] = 2400,
-    dev: Annotated[int, typer.Option(help="Number of images to choose settings on.")] = 480,
-    test: Annotated[int, typer.Option(help="Number of images to report on.")] = 480,
+    train: Annotated[int, typer.Option(metavar="N", help="Number of training images.")] = 2400,
+    dev: Annotated[int, typer.Option(metavar="N", help="Number of images to choose settings on.")] = 480,
+    test: Annotated[int, typer.Option(metavar="N", help="Number of images to report on.")] = 480,
     size: Size = 128,
     seed: Seed = 0,
     distinct: Distinct = False,
-    clutter: Annotated[float, typer.Option(help="How many times as many distractors, lines and arcs, 0 to 8.")] = 1.0,
+    clutter: Annotated[
+        float, typer.Option(metavar="N", help="How many times as many distractors, lines and arcs, 0 to 8.")
+    ] = 1.0,
     workers: Workers = 2,
     shown: Progress = None,
     json: Json = False,
@@ -61,10 +65,10 @@ def glyphs(
 def glyph_classes(
     output: Folder,
     classes: Classes = 100,
-    most: Annotated[int, typer.Option(help="Training images of the most frequent class.")] = 500,
-    fewest: Annotated[int, typer.Option(help="Training images of the rarest class.")] = 3,
-    dev: Annotated[int, typer.Option(help="Images of each class to choose settings on.")] = 20,
-    test: Annotated[int, typer.Option(help="Images of each class to report on.")] = 40,
+    most: Annotated[int, typer.Option(metavar="N", help="Training images of the most frequent class.")] = 500,
+    fewest: Annotated[int, typer.Option(metavar="N", help="Training images of the rarest class.")] = 3,
+    dev: Annotated[int, typer.Option(metavar="N", help="Images of each class to choose settings on.")] = 20,
+    test: Annotated[int, typer.Option(metavar="N", help="Images of each class to report on.")] = 40,
     size: Size = 32,
     seed: Seed = 0,
     distinct: Distinct = False,
@@ -97,9 +101,11 @@ def _draw(generate: Any, folder: Path, settings: Any, images: int, workers: int,
 @data.command()
 def inspect(
     source: Annotated[Path, typer.Argument(help="As `logn train` takes it.")],
-    sampler: Annotated[str, typer.Option(help="As `logn train --sampler`.")] = "random",
-    repeat_threshold: Annotated[float, typer.Option(help="As `logn train --repeat-threshold`.")] = 0.001,
-    split: Annotated[str, typer.Option(help="train, dev or test, where the source has several.")] = "train",
+    sampler: Annotated[str, typer.Option(metavar="NAME", help="As `logn train --sampler`.")] = "random",
+    repeat_threshold: Annotated[float, typer.Option(metavar="N", help="As `logn train --repeat-threshold`.")] = 0.001,
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help="train, dev or test, where the source has several.")
+    ] = "train",
     json: Json = False,
 ) -> None:
     """Count the images, the classes and their groups, and what a sampler makes of them.
@@ -119,12 +125,12 @@ def inspect(
 @data.command()
 def preview(
     annotations: Annotated[Path, typer.Argument(help="As `logn train` takes them: LVIS, COCO, YOLO, VOC.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="The PNG file to write.")],
     images: Images = None,
-    columns: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 4,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of pictures.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Which pictures are drawn.")] = 0,
-    colours: Annotated[int | None, typer.Option(help="Use so few colours, for a small file.")] = None,
+    columns: Annotated[int, typer.Option(min=1, metavar="N", help="Pictures in a row.")] = 4,
+    rows: Annotated[int, typer.Option(min=1, metavar="N", help="Rows of pictures.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Which pictures are drawn.")] = 0,
+    colours: Annotated[int | None, typer.Option(metavar="N", help="Use so few colours, for a small file.")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -145,11 +151,14 @@ def preview(
 @data.command()
 def federate(
     annotations: Annotated[Path, typer.Argument(help="A COCO JSON file, or an LVIS one that is exhaustive.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The LVIS JSON file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="The LVIS JSON file to write.")],
     negatives: Annotated[
-        int, typer.Option(min=-1, help="Images per class on which it is verified absent; -1 for all without it.")
+        int,
+        typer.Option(
+            min=-1, metavar="N", help="Images per class on which it is verified absent; -1 for all without it."
+        ),
     ] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Which images.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Which images.")] = 0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -173,12 +182,17 @@ def federate(
 @data.command()
 def logits(
     run: Annotated[Path, typer.Argument(help="Folder of a classifier that `logn train` wrote.")],
-    source: Annotated[Path, typer.Option("--data", "-d", help="The images, as the training took them.")],
+    source: Annotated[
+        Path, typer.Option("--data", "-d", metavar="PATH", help="The images, as the training took them.")
+    ],
     output: Folder,
     images: Images = None,
-    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
+    class_names: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="One class name a line, for list files.")
+    ] = None,
     splits: Annotated[
-        list[str] | None, typer.Option("--split", help="train, dev or test; can be repeated. Default: train and test.")
+        list[str] | None,
+        typer.Option("--split", metavar="NAME", help="train, dev or test; can be repeated. Default: train and test."),
     ] = None,
     device: Device = "auto",
     shown: Progress = None,

@@ -33,21 +33,30 @@ FROM_TABLES = (Name.online, Name.tide, Name.tide_components)
 
 
 def figure(
-    name: Annotated[Name, typer.Argument(help="Which figure.")],
+    name: Annotated[Name, typer.Argument(show_choices=False, help="Which figure: one of those above.")],
     source: Annotated[
         Path, typer.Argument(help="Run of `logn train`; for online, tide and tide-components the JSON of `logn bench`.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .svg, .png or .pdf file.")],
-    data: Annotated[Path | None, typer.Option("--data", "-d", help="The training annotations of the run.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="A .svg, .png or .pdf file.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", metavar="PATH", help="The training annotations of the run.")
+    ] = None,
     images: Images = None,
     resampled: Annotated[
-        Path | None, typer.Option(help="logit-statistics: run of the same model trained with repeat factor sampling.")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="logit-statistics: run of the same model trained with repeat factor sampling."
+        ),
     ] = None,
-    repeat_threshold: Annotated[float, typer.Option(help="Of repeat factor sampling; glyph scenes: 0.04.")] = 0.001,
+    repeat_threshold: Annotated[
+        float, typer.Option(metavar="N", help="Of repeat factor sampling; glyph scenes: 0.04.")
+    ] = 0.001,
     section: Annotated[
-        str | None, typer.Option(help="Title of the section of a table; by default the paper's.")
+        str | None, typer.Option(metavar="NAME", help="Title of the section of a table; by default the paper's.")
     ] = None,
-    max_images: Annotated[int | None, typer.Option(min=1, help="Training images to look at, drawn at random.")] = 600,
+    max_images: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Training images to look at, drawn at random.")
+    ] = 600,
     overwrite: Overwrite = False,
     shown: Progress = None,
     json: Json = False,

@@ -18,7 +18,11 @@ Progress = Annotated[
 ]
 Images = Annotated[
     Path | None,
-    typer.Option("--images", help="Folder that image paths start from; by default that of the annotations or list."),
+    typer.Option(
+        "--images",
+        metavar="PATH",
+        help="Folder that image paths start from; by default that of the annotations or list.",
+    ),
 ]
 
 

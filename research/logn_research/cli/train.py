@@ -23,42 +23,67 @@ def train(
             "classes, class folders or a list of `path label` lines for a classifier."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; made if it is not there.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PATH", help="Folder of the run; made if it is not there.")
+    ],
     images: Images = None,
     model: Annotated[
         str,
         typer.Option(
             "--model",
             "-m",
+            metavar="NAME",
             help="Detectors: small, light, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
             "resnet50, resnet152, resnext50.",
         ),
     ] = "small",
-    classifier: Annotated[str, typer.Option(help="linear, or cosine (normalised, as in the paper).")] = "linear",
-    loss: Annotated[str | None, typer.Option(help="With options: seesaw, eql:threshold=0.005.")] = None,
+    classifier: Annotated[
+        str, typer.Option(metavar="NAME", help="linear, or cosine (normalised, as in the paper).")
+    ] = "linear",
+    loss: Annotated[str | None, typer.Option(metavar="NAME", help="With options: seesaw, eql:threshold=0.005.")] = None,
     sampler: Annotated[
-        str, typer.Option(help="random, class-balanced; detectors: repeat-factor-ceil, repeat-factor-stochastic.")
+        str,
+        typer.Option(
+            metavar="NAME", help="random, class-balanced; detectors: repeat-factor-ceil, repeat-factor-stochastic."
+        ),
     ] = "random",
     repeat_threshold: Annotated[
-        float | None, typer.Option(help="Share of the images below which a class is repeated; glyph scenes: 0.04.")
+        float | None,
+        typer.Option(metavar="N", help="Share of the images below which a class is repeated; glyph scenes: 0.04."),
     ] = None,
-    iterations: Annotated[int | None, typer.Option(help="Length of the run, instead of the preset's.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Length of the run in epochs.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; by default scaled with the batch.")] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")] = 0,
+    iterations: Annotated[
+        int | None, typer.Option(metavar="N", help="Length of the run, instead of the preset's.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(metavar="N", help="Length of the run in epochs.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Images per iteration, all processes together.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(metavar="N", help="Learning rate; by default scaled with the batch.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, order, augmentation and sampling.")] = 0,
     weights: Annotated[
-        Path | None, typer.Option(help="Local file with weights of the backbone; `none` for a light detector without.")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Local file with weights of the backbone; `none` for a light detector without."
+        ),
     ] = None,
-    image_size: Annotated[int | None, typer.Option(help="Shorter side; of a classifier, of the square.")] = None,
-    start: Annotated[Path | None, typer.Option(help="Run of the same model whose weights to begin with.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Shorter side; of a classifier, of the square.")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Run of the same model whose weights to begin with.")
+    ] = None,
     only: Annotated[
-        str | None, typer.Option(help="With --start: train classifier, new-classifier, scales or heads alone.")
+        str | None,
+        typer.Option(metavar="NAME", help="With --start: train classifier, new-classifier, scales or heads alone."),
     ] = None,
     feature_memory: Annotated[
         bool, typer.Option("--feature-memory", help="Add features of earlier regions; for --loss loce.")
     ] = False,
-    class_names: Annotated[Path | None, typer.Option(help="One class name a line, for list files.")] = None,
+    class_names: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="One class name a line, for list files.")
+    ] = None,
     more: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,9 +94,9 @@ def train(
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
-    processes: Annotated[int, typer.Option(help="Processes to start; leave it 1 under torchrun.")] = 1,
+    processes: Annotated[int, typer.Option(metavar="N", help="Processes to start; leave it 1 under torchrun.")] = 1,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read images ahead.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that read images ahead.")] = None,
     progress: Progress = None,
     json: Json = False,
 ) -> None:

@@ -296,8 +296,8 @@ def check_new(*paths: str | os.PathLike[str], overwrite: bool = False) -> None:
         ...     check_new(file.name)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: `...` exists already: choose another `output`, or pass overwrite=True (`--overwrite`) \
-to replace it.
+        logn.errors.InputError: `...` exists already: choose another `output`, or pass overwrite=True to replace \
+it.
     """
     for path in map(Path, paths):
         if path.is_dir():
@@ -307,9 +307,7 @@ to replace it.
 
 
 def _exists(path: Path) -> InputError:
-    return InputError(
-        f"`{path}` exists already: choose another `output`, or pass overwrite=True (`--overwrite`) to replace it."
-    )
+    return InputError(f"`{path}` exists already: choose another `output`, or pass overwrite=True to replace it.")
 
 
 def refuse_inputs(outputs: Sequence[Path], inputs: Iterable[str | os.PathLike[str] | None]) -> None:

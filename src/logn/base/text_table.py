@@ -153,12 +153,19 @@ def write_table(
     columns: list[Column] = [tuple(map(printable, cells)) for cells in zip(header, *rows, strict=True)]
     key_width = None
     if style.width is not None and _width(columns) > style.width:
-        key_width = max(style.width // 4, 8)
+        key_width = _key_width(columns, style.width)
         columns[0] = tuple(_folded(cell, key_width) for cell in columns[0])
         if any(_width([*columns[:keys], column], key_width) > style.width for column in columns[keys:]):
             columns = [(column[0], *(cell.replace(" [", "\n[") for cell in column[1:])) for column in columns]
     groups = _groups(columns, style.width, keys, key_width)
     return "\n\n".join(_block(columns, group, style, keys, key_width, tones) for group in groups)
+
+
+def _key_width(columns: Sequence[Column], width: int) -> int:
+    """The room for the first column: what the others leave, where that breaks no word or is a quarter of the width."""
+    room = width - sum(_column_width(column) + GAP for column in columns[1:])
+    longest = max(cell_width(piece.rstrip()) for cell in columns[0] for piece in _PIECES.findall(cell))
+    return room if room >= min(longest, width // 4) else max(width // 4, 8)
 
 
 def cell_width(text: str) -> int:

@@ -29,7 +29,7 @@ class LogNCallback:
     Attributes:
         correction: What `logn.correct` found and did; None before the end of a training.
         before: The metrics of the best checkpoint.
-        after: Those of the corrected one; empty if nothing was written.
+        after: Those of the corrected one; empty if there was nothing to correct.
 
     Example:
         >>> callback = LogNCallback(max_images=2000)
@@ -63,7 +63,7 @@ class LogNCallback:
         done = self.correction = correct(best, training_images(trainer), output, trust=True, **options)
         log = importlib.import_module("ultralytics.utils").LOGGER.info
         if done.method is None:
-            log(f"LogN: nothing to correct, nothing written. {done.recommendation.finding}")
+            log(f"LogN: nothing to correct, {output} is a copy. {done.recommendation.finding}")
             return
         validator = trainer.get_validator()  # a new one: other callbacks read the metrics of the trainer's own
         validator.args.plots = False

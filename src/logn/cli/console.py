@@ -8,12 +8,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 from logn.base.commands import COMMAND_LINE as COMMAND_LINE
 from logn.base.commands import command as command
 from logn.base.strict_json import plain_values
 from logn.base.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
+from logn.cli.wording import as_typed
+
+# Where bars are drawn; None for stderr. `logn demo` keeps what its steps print, but shows their bars.
+BARS: ContextVar[TextIO | None] = ContextVar("bars", default=None)
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -64,7 +69,7 @@ def _json_lines(plain: Mapping[str, Any], *, ascii_only: bool) -> str:
 
 def print_error(message: str, *, as_json: bool) -> None:
     """Print one sentence: on stderr, or as `{"error": …}` on stdout for a program that reads JSON."""
-    sentence = " ".join(message.split())
+    sentence = as_typed(" ".join(message.split()))
     if as_json:
         try:
             return print_json({"error": sentence})
@@ -76,7 +81,8 @@ def print_error(message: str, *, as_json: bool) -> None:
 
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
-    echo(message, err=True)
+    kind = next((kind for kind in ("Warning: ", "Note: ", "No recommendation: ") if message.startswith(kind)), "")
+    echo(kind + as_typed(message.removeprefix(kind)), err=True)
 
 
 def text_style(*, wide: bool = False) -> TextStyle:
@@ -101,7 +107,7 @@ def print_text(*sentences: str, indent: str = "") -> None:
     """Print sentences on stdout, broken where the terminal ends; `indent` stands before the lines after the first."""
     style = text_style()
     for sentence in sentences:
-        echo(style.wrap(sentence, indent))
+        echo(style.wrap(as_typed(sentence), indent))
 
 
 def count_of(number: int, thing: str) -> str:
@@ -128,7 +134,8 @@ def progress(description: str, total: float | None, *, shown: bool | None = None
         >>> with progress("Reading", total=2, shown=False) as advance:
         ...     advance(1)
     """
-    if shown is False or (shown is None and not sys.stderr.isatty()):
+    stream = BARS.get() or sys.stderr
+    if shown is False or (shown is None and not stream.isatty()):
         yield lambda amount: None
         return
     from rich.console import Console
@@ -136,7 +143,7 @@ def progress(description: str, total: float | None, *, shown: bool | None = None
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     clock = (TimeElapsedColumn(), TextColumn("elapsed,"), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, *clock, console=Console(stderr=True)) as bar:
+    with Progress(*columns, *clock, console=Console(file=stream)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
         # All is done, however much was announced: a bar that stays below its end would look like a failure.

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logn.cli.console import COMMAND_LINE, echo, prepare_streams, print_error, print_note
+from logn.cli.wording import PARAMETERS, parameters_of
 from logn.errors import InputError, MissingExtraError
 
 
@@ -45,7 +46,7 @@ VERBS = (
     Verb("inspect", "inspect:inspect", "Show the statistics, whether there is a bias, and what to do.", STEPS),
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", STEPS),
     Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
-    Verb("fold", "fold:fold", "Write a correction into an ONNX file, and prove it.", STEPS),
+    Verb("fold", "fold:fold", "Write a correction or thresholds per class into a model file.", STEPS),
     Verb("data", None, "Make and look at long-tailed data, for detectors and classifiers.", RESEARCH),
     Verb("train", None, "Train a detector or an image classifier, or resume it.", RESEARCH),
     Verb("bench", None, "Run the paper's tables on detectors that it trains.", RESEARCH),
@@ -83,20 +84,37 @@ class LazyVerbs(TyperGroup):
             verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
         }
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its options, `--help` included."""
+        return _untyped(super().get_params(ctx))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load_verb(next(verb for verb in VERBS if verb.name == name)) if command else None, rest
+        verb = load_verb(next(verb for verb in VERBS if verb.name == name)) if command else None
+        PARAMETERS.set(parameters_of(verb))
+        return name, verb, rest
 
 
 def load_verb(verb: Verb) -> Any:
     """Import the module of `verb` and make its command."""
     target = _of_research(verb.name) if verb.target is None else _attribute(verb.target)
-    if isinstance(target, typer.Typer):
-        return typer.main.get_command(target)
-    single = typer.Typer(add_completion=False, **SETTINGS)
-    single.command(verb.name)(target)
-    return typer.main.get_command(single)
+    if not isinstance(target, typer.Typer):
+        single = typer.Typer(add_completion=False, **SETTINGS)
+        single.command(verb.name)(target)
+        target = single
+    command: Any = typer.main.get_command(target)
+    for part in (command, *getattr(command, "commands", {}).values()):
+        _untyped(part.get_params(part.context_class(part, **part.context_settings)))
+    return command
+
+
+def _untyped(parameters: list[Any]) -> list[Any]:
+    """The same parameters; the help of a flag, which takes no value, has no `<bool>` behind it."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 def _attribute(target: str) -> Any:

@@ -27,7 +27,7 @@ from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
 from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
-from logn.models.write import check_suffix, check_target, write_model
+from logn.models.write import check_suffix, check_target, copy_model, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.moments import ASSUMED, ClassMoments
 
@@ -93,7 +93,7 @@ class Correction:
 
     Attributes:
         model: The model, as the user names it.
-        output: The corrected model; None if nothing was written.
+        output: The corrected model, or a copy if there was nothing to correct; None if nothing was written.
         traits: Framework, preprocessing and kind of file.
         images: Number of images that it ran over.
         unreadable: Images that were left out.
@@ -218,7 +218,8 @@ def correct(
             torch models `layer`. See `logn.Hints`.
 
     Returns:
-        What was found and done. If there is nothing to correct, its `method` is None and nothing was written.
+        What was found and done. If there is nothing to correct, its `method` is None and `output` is a copy: the file
+        or folder byte for byte, the state dict of a model that has none.
 
     Example:
         >>> import tempfile, onnx.parser, numpy as np
@@ -273,7 +274,8 @@ def correct(
     )
     is_left_alone = recommendation.method == NONE and name == RECOMMENDED and not options.get("force", False)
     if is_left_alone and thresholds is None:
-        return found
+        copied = () if target is None else copy_model(source, target, overwrite=overwrite)
+        return replace(found, output=target, files=copied)
     maps = _maps(method, moments, recommendation.threshold, counts, there)
     applied = method if isinstance(method, str) else method.method or "the given map"
     points: FoldedPoints | None = None
@@ -332,7 +334,7 @@ def _check_counts(name: str, options: Mapping[str, Any], counts: Any) -> None:
     needed = () if not name else needs(name)
     for what in needed:
         if what == "counts" and counts is None:
-            raise InputError(f"The method `{name}` needs the training counts: pass `counts` (`--counts FILE`).")
+            raise InputError(f"The method `{name}` needs the training counts: pass `counts`.")
         if what not in ("counts", "moments", "num_columns"):
             raise InputError(
                 f"The method `{name}` needs `{what}`, which is not read here: make the map by `logn fit`, and pass its "

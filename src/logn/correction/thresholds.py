@@ -31,7 +31,7 @@ def check_goal(thresholds: Any, labels: Any) -> None:
     """Refuse a goal that is none, or that has no labels to be chosen on, before the pass over the images."""
     if is_goal(thresholds):
         if labels is None:
-            raise InputError("Thresholds are chosen on labelled images: pass `labels` (`--data`).")
+            raise InputError("Thresholds are chosen on labelled images: pass `labels`.")
         Goal.parse(thresholds)
 
 

@@ -85,7 +85,7 @@ class ClassCounts:
         if table.num_classes == num_classes:
             return table
         forgotten = background is None and table.num_classes == num_classes - 1
-        hint = "; is one of the columns a background (`--background first` or `last`)?" if forgotten else "."
+        hint = "; is one of the columns a `background`, first or last?" if forgotten else "."
         raise InputError(
             f"Expected `counts` to have {num_classes} foreground classes, but got {table.num_classes}{hint}"
         )

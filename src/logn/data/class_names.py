@@ -171,8 +171,8 @@ def warn_of_position(what: str, names: Sequence[str]) -> None:
     """Warn that named classes are taken by position, since the model has no names to match them with."""
     warn(
         f"The {what} have class names, but those of the model are unknown: the {what} are taken in their order, from "
-        f"{names[0]!r} for the first class of the model to {names[-1]!r} for the last. Pass the model's class names "
-        "(`class_names`, `--class-names`) to match them by name."
+        f"{names[0]!r} for the first class of the model to {names[-1]!r} for the last. Pass the model's as "
+        "`class_names` to match them by name."
     )
 
 

@@ -102,7 +102,8 @@ class DetectionDataset:
                 return path
         places = " or ".join(f"`{path}`" for path in tried)
         raise InputError(
-            f"Image {record.id} of `{self.annotation_file}` is not at {places}: put it there, or pass `image_root`."
+            f"Image {record.id} of `{self.annotation_file}` is not at {places}: put it there, or pass the "
+            "folder that paths start from, `image_root`."
         )
 
     def image_paths(self) -> list[Path]:
@@ -158,7 +159,7 @@ class ClassificationDataset:
             self.paths = [self.root / name for name in names]
         else:
             if image_root is not None:
-                raise InputError(f"`{source}` holds its images itself: leave out `images` (`--images`).")
+                raise InputError(f"`{source}` holds its images itself: leave out `images`.")
             self.root = _split_folder(found)
             self.paths, texts = _in_class_folders(self.root)
         self.classes = tuple(sorted(set(texts)))
@@ -179,7 +180,7 @@ class ClassificationDataset:
         if not self.paths[0].is_file():
             raise InputError(
                 f"The first image of `{self.source}` is not at `{self.paths[0]}`: pass the folder that its paths start "
-                "from as `images` (`--images`)."
+                "from as `images`."
             )
         return self.paths
 
@@ -205,8 +206,8 @@ class ClassificationDataset:
             )
         if names is None:
             raise InputError(
-                f"`{self.source}` has class names, but {model} has none to match them with: pass `class_names` "
-                f"(`--class-names`), one name per column in the order of training."
+                f"`{self.source}` has class names, but {model} has none to match them with: pass `class_names`, "
+                "one name per column in the order of training."
             )
         try:
             return match_classes(names, self.classes, "labels").model_of_label
@@ -227,7 +228,7 @@ class ClassificationDataset:
         if len({*numbers}) < len(numbers) or not (self.is_list or is_sorted):
             raise InputError(
                 f"The numbers of {what} can be columns, or names that training sorted as text (10 before 2): pass "
-                "`class_names` (`--class-names`), one name per column."
+                "`class_names`, one name per column."
             )
         return np.array(numbers, np.int64)
 
@@ -254,7 +255,7 @@ def _in_class_folders(root: Path) -> tuple[list[Path], list[str]]:
     if any(is_image(path) for path in root.iterdir()):
         raise InputError(
             f"`{root}` holds images outside of class folders: put each into the folder of its class, name the file "
-            "of its boxes (.json, data.yaml), or pass images without labels as `images` (`--images`)."
+            "of its boxes (.json, data.yaml), or pass images without labels as `images`."
         )
     found = {folder.name: images_in(folder) for folder in subfolders(root)}
     found = {name: paths for name, paths in found.items() if paths}

@@ -297,7 +297,7 @@ def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
     if len(names) == 1:
         return names[0]
     if "logits" not in names:
-        raise InputError(f"`{path}` has several arrays; name one as `key` (`--key`): {_listed(names)}.")
+        raise InputError(f"`{path}` has several arrays; name one as `key`: {_listed(names)}.")
     return "logits"
 
 

@@ -137,7 +137,7 @@ def load_ground_truth(
         >>> load_ground_truth(toy, style="lvis")
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: Image 1 of `annotations` has no `neg_category_ids`, which the LVIS protocol needs. If every class is annotated in every image, evaluate as COCO (style="coco").
+        logn.errors.InputError: Image 1 of `annotations` has no `neg_category_ids`, which the LVIS protocol needs. If every class is annotated in every image, leave such fields out everywhere (in Python style="coco" passes over them).
     """  # noqa: E501 - an error message is one line
     if style not in ("auto", "lvis", "coco"):
         raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
@@ -209,7 +209,7 @@ def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str)
         if lacking is not None:
             raise InputError(
                 f"Image {lacking} of `{name}` has no `{field}`, which the LVIS protocol needs. If every class is "
-                'annotated in every image, evaluate as COCO (style="coco").'
+                'annotated in every image, leave such fields out everywhere (in Python style="coco" passes over them).'
             )
         for image in images:
             if not all(type(number) is int for number in image[field]):
@@ -227,7 +227,7 @@ def _frequency(letters: Sequence[str | None]) -> npt.NDArray[np.str_] | None:
 def _check_categories(
     name: str, annotated: Sequence[int], category_ids: Sequence[int] | None, num_classes: int | None
 ) -> None:
-    remedy = "Predict again with `class_names` (`--class-names`), and classes are matched by name."
+    remedy = "Predict again with `class_names`, and classes are matched by name."
     if category_ids is not None and list(category_ids) != annotated:
         raise InputError(
             f"The categories of `{name}` are not those of the predictions: "
@@ -247,7 +247,7 @@ def _matching_images(
     if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
         return [by_id[image] for image in predicted]
     some = set(predicted) < by_id.keys()
-    remedy = "Pass only_predicted=True to leave the others out" if some else "Use the labels of the predicted split"
+    remedy = f"Use the labels of the predicted split{' (in Python only_predicted=True is enough)' if some else ''}"
     raise InputError(
         f"The images of `{name}` are not those of the predictions: {_difference(predicted, list(by_id), 'image')}. "
         f"{remedy}."
@@ -290,7 +290,7 @@ def _in_model(
         names = [match.label_names[label] for label in np.unique(labels[~in_model])]
         raise InputError(
             f"`{labelled.source}` has {int((~in_model).sum())} objects of classes that the model does not have: "
-            f"{listed(names)}. Pass allow_missing_classes=True to leave them out."
+            f"{listed(names)}. Take them out of the labels (in Python allow_missing_classes=True leaves them out)."
         )
     return in_model
 
@@ -336,10 +336,15 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     require_file(path)
     try:
         entries = parse_json(Path(path).read_bytes())
-        fields = {"image_id", "category_id", "bbox", "score"}
-        lacking = next((row for row, entry in enumerate(entries) if not fields <= entry.keys()), None)
-    except (ValueError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InputError(f"`{path}` is not a JSON list of COCO results: {error}.") from error
+    fields = {"image_id", "category_id", "bbox", "score"}
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        is_labels = isinstance(entries, dict) and "annotations" in entries
+        holds = "labels" if is_labels else "a JSON object" if isinstance(entries, dict) else "other values"
+        wanted = f"a JSON list of objects with {', '.join(sorted(fields))}"
+        raise InputError(f"`{path}` holds {holds}, not COCO results, which are {wanted}.")
+    lacking = next((row for row, entry in enumerate(entries) if not fields <= entry.keys()), None)
     if lacking is not None:
         raise InputError(f"Result {lacking} of `{path}` lacks one of {', '.join(sorted(fields))}.")
     image_ids = _ids_of(truth, [entry["image_id"] for entry in entries])

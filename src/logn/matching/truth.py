@@ -144,7 +144,7 @@ def groups_of_classes(
         lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
         raise InputError(
             f"Category {lacking} of `{truth.source}` has no `frequency` (r, c or f), which the LVIS protocol needs. "
-            'Pass training counts (`--counts`), or evaluate as COCO (style="coco").'
+            'Pass `counts` (in Python, or evaluate as COCO: style="coco").'
         )
     if truth.frequency is None:
         return None, None

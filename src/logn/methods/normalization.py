@@ -172,7 +172,7 @@ def mean_probability(moments: ClassMoments, activation: str | None) -> FloatArra
     if prior is None:
         raise InputError(
             "The statistics do not hold the mean probability of each class, which the prior needs: collect them again "
-            "with mean_probability=True."
+            "(in Python with mean_probability=True)."
         )
     return prior
 

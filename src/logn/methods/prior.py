@@ -175,8 +175,8 @@ def _training_mix(
         return np.asarray(mean / mean.sum() if activation == "softmax" else mean)
     if counts is None or background is not None or activation == "sigmoid":
         raise InputError(
-            "The class mix of training is unknown: pass `moments` that were collected with mean_probability=True, or, "
-            "for a softmax without a background, `counts`."
+            "The class mix of training is unknown: pass `moments` (in Python collected with mean_probability=True), "
+            "or, for a softmax without a background, `counts`."
         )
     shares = (
         ClassCounts.of(counts)

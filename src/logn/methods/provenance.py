@@ -70,7 +70,7 @@ allow_mismatch=True if that is meant.
         """Refuse other classes, another activation and other weights, or only warn where that is allowed."""
         for sentence in self.mismatches(what, source):
             if not allow_mismatch:
-                raise InputError(f"{sentence}; pass allow_mismatch=True if that is meant.")
+                raise InputError(f"{sentence}; take both from one model (in Python allow_mismatch=True only warns).")
             warn(f"{sentence}.")
 
     def mismatches(self, what: str, source: StatisticsMetadata) -> Iterator[str]:

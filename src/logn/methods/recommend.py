@@ -35,7 +35,7 @@ CLASSIFIER_TRADE: Final = {0.5: (1.8, -1.3), 0.75: (2.8, -1.8), 1.0: (3.4, -3.3)
 # What the lowest class keeps from the mean of all, beside a background: the margin, which the strength does not move.
 MARGIN_SHARE: Final = 0.5
 SOFTMAX_ASSUMED = (
-    'Softmax or sigmoid? Assumed softmax. Pass activation="sigmoid" (`--activation sigmoid`) for a model with '
+    'Softmax or sigmoid? Assumed softmax. Pass activation="sigmoid" for a model with '
     "sigmoids, such as a multi-label classifier."
 )
 # Below this ratio between the mean scores of frequent and rare classes there is little to correct.

@@ -32,8 +32,8 @@ Stages = tuple[ClassMoments, ...]
 BATCH = 8
 Logits = npt.NDArray[np.float32]
 # For whoever gives labels of the other kind.
-NEEDS_BOXES = "pass labels with boxes as `data` (`--data`): LVIS, COCO, YOLO or VOC"
-NEEDS_CLASSES = "pass a folder per class, or a list of paths and labels, as `data` (`--data`)"
+NEEDS_BOXES = "pass labels with boxes as `data`: LVIS, COCO, YOLO or VOC"
+NEEDS_CLASSES = "pass a folder per class, or a list of paths and labels, as `data`"
 
 
 def ignore(count: int) -> None:
@@ -116,6 +116,9 @@ class OpenedModel(Protocol):
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Run the model over the images once: the statistics of its logits."""
 
+    def copy(self, output: Path) -> None:
+        """Write the model as it is: its file or folder byte for byte, a model without one as a state dict."""
+
     def write(
         self,
         maps: Sequence[ClassAffine],
@@ -192,6 +195,10 @@ class ProposalModel:
         if moments is None:
             raise InputError(f"`{self.name}` proposed no boxes on these images; use others.")
         return (moments,)
+
+    def copy(self, output: Path) -> None:
+        """Refuse, as `check` does."""
+        self.check()
 
     def write(
         self,

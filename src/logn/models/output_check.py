@@ -138,8 +138,9 @@ class OutputCheck:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in returned)
             widths = [size for tensor in returned for size in tensor.shape[1:]]
             raise InputError(
-                f"What the model returns ({shapes}) is not the logits of `{name}`, plain or activated; {WAY_OUT}, or "
-                f"pass check_output=False if you are sure. Its layers: {listed_candidates(self._model, widths)}."
+                f"What the model returns ({shapes}) is not the logits of `{name}`, plain or activated; {WAY_OUT} "
+                "(in Python check_output=False leaves this check out). Its layers: "
+                f"{listed_candidates(self._model, widths)}."
             )
         if verdict.rectified:
             warn_of_rectifier(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,9 +36,9 @@ def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | 
     check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
-        raise InputError(f"The folder `{target.parent}` of `output` does not exist; make it first.")
+        raise InputError(f"The folder of the output, `{target.parent}`, does not exist; make it first.")
     if not os.access(parent, os.W_OK):
-        raise InputError(f"The folder `{parent}` of `output` is not writable; choose another.")
+        raise InputError(f"The folder of the output, `{parent}`, is not writable; choose another.")
 
 
 def files_of(model: object) -> list[Path]:
@@ -99,6 +100,28 @@ def write_model(
             for stage, part in enumerate(parts):
                 part.save(beside(folder / name, what, stage if len(parts) > 1 else None, in_folder=in_folder))
         return proof, () if target is None else _move(folder, target, overwrite=overwrite)
+
+
+def copy_model(source: OpenedModel, target: Path, *, overwrite: bool = False) -> tuple[Path, ...]:
+    """Write a model that needs no correction as it is; a map or statistics of an earlier correction there are removed.
+
+    Args:
+        source: The model.
+        target: Where to write.
+        overwrite: Replace files that are there; a folder is never replaced.
+    """
+    path = Path(source.name)
+    with staging_folder(target) as folder:
+        source.copy(folder / target.name)
+        for data in files_of(path)[1:]:  # an ONNX file knows its weights by their names
+            if not target.parent.samefile(path.parent):
+                place = folder / data.relative_to(path.parent)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(data, place)
+        written = _move(folder, target, overwrite=overwrite)
+    for what in ("statistics", "affine") if overwrite else ():
+        beside(target, what, in_folder=False).unlink(missing_ok=True)
+    return written
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def predict(
         if made.boxes_per_proposal is not None and rank == 0 and not done:
             warn(
                 f"Each proposal keeps the boxes of its {made.boxes_per_proposal} top-scoring classes of "
-                f"{made.num_classes:,}; in Python boxes_per_proposal=None keeps all."
+                f"{made.num_classes:,} (in Python boxes_per_proposal=None keeps all)."
             )
         return made
 
@@ -193,7 +193,7 @@ def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> Cla
     if source.num_classes != len(label_names):
         raise InputError(
             f"The detector has {source.num_classes} classes without names, but the data set has {len(label_names)}. "
-            "Give the detector `class_names` to match classes by name."
+            "Pass `class_names` to match classes by name."
         )
     warn_of_position("labels", label_names)
     return match_classes(label_names, label_names)

@@ -50,7 +50,9 @@ def gallery(comparison: Comparison, focus: MethodResult, root: Path | None) -> t
     """
     before, after = comparison.baseline.thresholds, focus.thresholds
     if focus.details is None or not focus.details.gallery or before is None or after is None:
-        raise InputError("The comparison has no images to show. Compare again with `report_images` above 0.")
+        raise InputError(
+            "The comparison has no images to show. Compare again (in Python with `report_images` above 0)."
+        )
     recorded = comparison.provenance.inputs.get("image_root")
     root = root or (Path(recorded) if recorded else None)
     names = [entry.name for entry in comparison.classes]
@@ -81,17 +83,17 @@ def gallery(comparison: Comparison, focus: MethodResult, root: Path | None) -> t
 def read_picture(image: GalleryImage, root: Path | None) -> ImageArray:
     """Read the picture of an image; raise InputError if its size is not that of the annotations."""
     if root is None:
-        raise InputError("Pass the folder of the images: `--images`.")
+        raise InputError("Pass the folder of the images, `images`.")
     paths = [root / name for name in image.names]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         tried = " or ".join(f"`{path}`" for path in paths) or f"`{root}`"
-        raise InputError(f"Image {image.image_id} is not at {tried}. Pass the folder of the images: `--images`.")
+        raise InputError(f"Image {image.image_id} is not at {tried}. Pass the folder of the images, `images`.")
     pixels = read_rgb(path)
     if image.size is not None and pixels.shape[:2] != image.size:
         raise InputError(
             f"`{path}` has height and width {pixels.shape[:2]}, but the annotations say {image.size}. Pass the folder "
-            "of the images that were predicted: `--images`."
+            "of the images that were predicted, `images`."
         )
     return pixels
 

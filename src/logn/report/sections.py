@@ -427,7 +427,9 @@ def errors(comparison: Comparison, focus: MethodResult) -> Section:
     """What each kind of error costs before and after, by TIDE."""
     before, after = comparison.baseline.tide, focus.tide
     if before is None or after is None:
-        raise InputError("The comparison has no kinds of error. Compare again with `report_images` above 0.")
+        raise InputError(
+            "The comparison has no kinds of error. Compare again (in Python with `report_images` above 0)."
+        )
     kinds = (*ERROR_TYPES, *SPECIAL_ERRORS)
     largest = max((value for side in (before, after) for kind in kinds if (value := side[kind]) > 0), default=1.0)
 

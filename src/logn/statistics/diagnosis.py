@@ -165,7 +165,7 @@ def _with_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDArray
 
 def _conclusion(strength: float | None, std_link: float | None, num_alive: int) -> str:
     if strength is None:
-        return "Pass the training counts (`--counts`) to see whether mean and spread follow them."
+        return "Pass the training counts, `counts`, to see whether mean and spread follow them."
     values = f"rank correlation with the log count: mean {strength:+.2f}, std {std_link:+.2f}"
     # About the size that chance alone gives to one in twenty unrelated pairs.
     chance = 1.96 / np.sqrt(max(num_alive - 1, 1))

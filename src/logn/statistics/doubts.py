@@ -75,7 +75,7 @@ def background_checks(moments: ClassMoments, *, background: int | None) -> tuple
     named = "" if background is None else f", the named background in {100 * share[background]:.0f} %"
     return (
         f"The {_PLACES[place]} column scores highest in {100 * share[place]:.0f} % of the sampled rows{named}, as a "
-        f"background does: if it is one, pass `--background {_PLACES[place]}` (in Python `background={place}`).",
+        f"background does: if it is one, pass `background`: {_PLACES[place]} (in Python {place}).",
     )
 
 
@@ -103,8 +103,8 @@ def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
         return ()
     return (
         f"Column {active[0]} of `{metadata.layer}` is called unused, but scores as high as a typical class "
-        f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, pass "
-        "dataclasses.replace(layer, unused=()).",
+        f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, "
+        "none is (in Python dataclasses.replace(layer, unused=()) says so).",
     )
 
 

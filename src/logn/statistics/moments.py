@@ -573,7 +573,9 @@ class ClassMoments:
         if joins:
             self._settle_objectness(other._has_objectness, seen=seen)
         if seen and joins and (self._sample is None) != (other._sample is None):
-            raise InputError("Only one of the statistics has a row sample: collect both with `sample_rows`, or none.")
+            raise InputError(
+                "Only one of the statistics has a row sample: collect both alike (in Python with `sample_rows`)."
+            )
         # Drop the sample if any merged rows were not sampled.
         if joins and other._sample is None:
             self._sample = self._scored = None
@@ -593,8 +595,8 @@ class ClassMoments:
         mine = self._probabilities
         if joins and seen and (mine is None) != (other is None):
             warn(
-                "One of the statistics has no mean probabilities, so the merged ones have none: collect it with "
-                "mean_probability=True."
+                "One of the statistics has no mean probabilities, so the merged ones have none: collect it "
+                "again (in Python with mean_probability=True)."
             )
         # Drop the sums if any merged rows were not summed.
         if joins and other is None:

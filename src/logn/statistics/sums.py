@@ -215,8 +215,8 @@ def _careful_totals(rows: npt.NDArray[Any], nonfinite: str) -> Totals:
         if nonfinite == "error" and not finite.all():
             row, column = np.argwhere(~finite)[0]
             raise InputError(
-                f"Expected `logits` to be finite, but got {block[row, column]} for class {column}; "
-                'nonfinite="skip" leaves such values out and counts them.'
+                f"Expected `logits` to be finite, but got {block[row, column]} for class {column} "
+                '(in Python nonfinite="skip" leaves such values out and counts them).'
             )
         if block.dtype.char == "d" and (too_large := finite & (np.abs(block) > LARGEST)).any():
             row, column = np.argwhere(too_large)[0]

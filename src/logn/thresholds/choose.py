@@ -7,6 +7,7 @@ better than the common one on held-out folds of the images.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,7 +28,8 @@ from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, is_store
 from logn.statistics.moments import StatisticsMetadata
-from logn.thresholds.points import ClassPoint, OperatingPoints, check_threshold
+from logn.thresholds.given import check_threshold
+from logn.thresholds.points import ClassPoint, OperatingPoints
 from logn.thresholds.scored_detections import (
     Bools,
     DrawnDetections,
@@ -48,6 +50,9 @@ ENOUGH = 10
 FOLDS = 5
 # The images are divided into folds this often: one partition of few images is noisy.
 REPEATS = 4
+# Results whose lowest score is above this look cut: detectors that users ship at 0.25 give many lower ones, and tools
+# that cut do so at 0.05 or below.
+HIGH_FLOOR = 0.06
 # Why a class has the common threshold.
 NO_OBJECTS, TOO_FEW = "no objects in these images", f"fewer than {FEWEST} right detections"
 UNREACHED, NO_BETTER = "no threshold that reaches the goal", "no better threshold on held-out images"
@@ -158,11 +163,11 @@ def operating_points(
         >>> labels = {"images": [{"id": n} for n in images], "categories": [{"id": 1, "name": "car"}],
         ...     "annotations": [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [0, 0, 9, 9]} for n in images]}
         >>> results = [{"image_id": n, "category_id": 1, "bbox": box, "score": score} for n in images
-        ...     for box, score in (([0, 0, 9, 9], 0.2 + n / 100), ([20, 0, 9, 9], 0.1))]
+        ...     for box, score in (([0, 0, 9, 9], 0.2 + n / 100), ([20, 0, 9, 9], 0.05))]
         >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         ...     _ = file.write(json.dumps(results)), file.flush()
         ...     points = operating_points(file.name, labels)
-        >>> bool(0.1 < points.thresholds[0] < 0.2), points.points[0].found_before, points.points[0].found
+        >>> bool(0.05 < points.thresholds[0] < 0.2), points.points[0].found_before, points.points[0].found
         (True, 35, 40)
     """
     wanted = Goal.parse(goal)
@@ -207,6 +212,8 @@ def read_detections(
     if not 0 < iou <= 1:
         raise InputError(f"Expected `iou` to be above 0 and at most 1, but got {iou:g}.")
     source, settings = None, {}
+    if isinstance(predictions, str | os.PathLike) and not os.path.exists(predictions):
+        raise InputError(f"`{predictions}` does not exist.")
     if is_store(predictions):
         store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
         truth = labels if isinstance(labels, GroundTruth) else truth_of_predictions(labels, store, **kinds)
@@ -233,6 +240,11 @@ def read_detections(
         truth = truth_of_predictions(labels, **kinds)
         detections = read_results(predictions, truth)
         floor = float(detections.scores.min(initial=1.0))
+        if len(detections.scores) and floor > HIGH_FLOOR:
+            warn(
+                f"The lowest score of `{predictions}` is {floor:.3g}, so no threshold below it can be chosen. Write "
+                "the results anew, cut at a low score such as 0.01."
+            )
     matched = match_detections(detections, truth, thresholds=np.array([iou]))
     settings |= {"labels": truth.style, "images": truth.num_images}
     federated = "False alarms count only in images where the labels say whether the class is there."

@@ -67,10 +67,7 @@ def fold_thresholds(
     opened.check()
     head = opened.head
     if head.activation is None:
-        raise InputError(
-            f'`{name}` does not say what follows its logits: pass activation="sigmoid" (`--activation sigmoid`) if '
-            "sigmoids do."
-        )
+        raise InputError(f'`{name}` does not say what follows its logits: pass activation="sigmoid" if sigmoids do.')
     if head.activation != "sigmoid":
         raise InputError(
             f"`{name}` ends in a softmax, whose thresholds need labelled images: "
@@ -78,9 +75,7 @@ def fold_thresholds(
         )
     points = points_for(thresholds, at, head.class_names, name)
     if len(points.points) != head.num_columns:
-        raise InputError(
-            f"`{name}` does not name its {head.num_columns} classes: pass `class_names` (`--class-names`)."
-        )
+        raise InputError(f"`{name}` does not name its {head.num_columns} classes: pass `class_names`.")
     if head.has_objectness and not opened.scales_scores:
         points = replace(points, settings={**points.settings, "objectness": True})
     folded = points.fold(at_output=head.has_objectness and opened.scales_scores)

@@ -12,7 +12,6 @@ import io
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -22,28 +21,26 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import DEFAULT_AT, FloatArray, logit, sigmoid
-from logn.base.files import require_file, write_text
-from logn.base.strict_json import parse_json, plain_values, typed_values
+from logn.base.files import write_text
+from logn.base.strict_json import plain_values, typed_values
 from logn.base.text_table import USUAL, TextStyle, printable, write_table
-from logn.data.class_names import listed
-from logn.errors import InputError
+from logn.data.class_names import listed, match_classes
+from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore
 from logn.statistics.moments import StatisticsMetadata
+from logn.thresholds.given import FORMULA, by_class, check_threshold, read_given
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 FILE_FORMAT = "logn.operating_points"
 FILE_SCHEMA = 2
-DEFAULT_KEY = "default"
 # Of the detections that thresholds per class keep, one threshold must keep this share.
 LEAST_KEPT = 0.95
 # Numbers in the rows that shifts are solved on.
 MOST_NUMBERS = 30_000_000
 # Rows whose scores come within this factor of a threshold may change sides while shifts are solved.
 _NEAR = 0.25
-# What a spreadsheet takes for the start of a formula, and the apostrophe that tells it not to.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 _MOST_COLUMNS = 1_000_000
 # More classes than this are shown by those whose threshold moved farthest.
 MOST_ROWS = 20
@@ -121,39 +118,36 @@ class OperatingPoints:
 
     @classmethod
     def from_thresholds(
-        cls, thresholds: Mapping[str, float], at: float = DEFAULT_AT, class_names: Names = None
+        cls, thresholds: Mapping[str, Any], at: float = DEFAULT_AT, class_names: Names = None
     ) -> OperatingPoints:
         """Take thresholds that exist already.
 
         Args:
-            thresholds: Thresholds by class name. The key "default", unless a class has that name, is for the others,
-                which have `at` without it.
+            thresholds: Thresholds by class name, or what LibreYOLO (`best_conf_per_class`) and Roboflow
+                (`per_class_confidence`, `class_thresholds`) give. Classes that are not named, or named with None,
+                NaN or 0, have the common threshold: that of the key "default" or of the tool, else `at`. Classes that
+                the model does not have are left out with a warning.
             at: The one threshold that will act as all of them.
             class_names: All classes of the model, in the order of its columns; None where `thresholds` has them so.
 
         Example:
-            >>> OperatingPoints.from_thresholds({"cat": 0.5}, class_names=["car", "person"])
-            Traceback (most recent call last):
-            ...
-            logn.errors.InputError: The model has no class `cat`; did you mean `car`?
+            >>> points = OperatingPoints.from_thresholds({"car": 0.5, "bus": None}, class_names=["bus", "car", "cat"])
+            >>> points.thresholds.tolist(), points.notes
+            ([0.25, 0.5, 0.25], ('2 of 3 classes have no threshold of their own and keep 0.25: bus, cat.',))
         """
-        given = dict(thresholds)
-        names = [str(name) for name in (given if class_names is None else class_names)]
-        # A .csv file has the names as they are printed.
-        shown, times = {printable(name): name for name in names}, Counter(names)
-        given = {name if name in times else shown.get(name, name): value for name, value in given.items()}
-        fallback = at
-        if DEFAULT_KEY in given and (class_names is None or DEFAULT_KEY not in names):
-            fallback = check_threshold(DEFAULT_KEY, given.pop(DEFAULT_KEY))
-            names = [name for name in names if name != DEFAULT_KEY]
-        for name in given:
-            if name not in times:
-                close = difflib.get_close_matches(str(name), names, 1)
-                hint = f"; did you mean `{close[0]}`?" if close else f" (it has {listed(names)})."
-                raise InputError(f"The model has no class `{name}`{hint}")
-            if times[name] > 1:
-                raise InputError(f"The model has {times[name]} classes named `{name}`; a threshold by name fits one.")
-        return cls(tuple(ClassPoint(name, given.get(name, fallback)) for name in names), at=at)
+        named, common = by_class(thresholds, class_names or ())
+        names = tuple(map(str, named if class_names is None else class_names))
+        given = _of_model(named, names) if named else {}
+        fallback = at if common is None else common
+        kept = [name for name in names if given.get(name) is None]
+        if len(kept) == len(names) and fallback == at:
+            raise InputError("No class has a threshold of its own: name at least one.")
+        share = f"{len(kept)} of {len(names)} classes have no threshold of their own and keep {fallback:g}"
+        values = (given.get(name) for name in names)
+        points = tuple(
+            ClassPoint(name, fallback if value is None else value) for name, value in zip(names, values, strict=True)
+        )
+        return cls(points, at=at, notes=(f"{share}: {listed(kept)}.",) if kept else ())
 
     @property
     def thresholds(self) -> FloatArray:
@@ -239,13 +233,13 @@ class OperatingPoints:
         """Read points that `save` or `logn thresholds -o` wrote, or thresholds by class name as JSON or CSV.
 
         Args:
-            path: A .json or .csv file, JSON text such as '{"car": 0.5}', thresholds by class name, or points.
+            path: A .json or .csv file, JSON text such as '{"car": 0.5}', what `from_thresholds` takes, or points.
             at: The one threshold that will act as all of them; by default what the file says, else 0.25.
             class_names: All classes of the model, in order; needed where the file names only some.
         """
         if isinstance(path, OperatingPoints):
             return path if at is None else replace(path, at=at)
-        content = _content(path)
+        content = read_given(path)
         if content.get("format") != FILE_FORMAT:
             return cls.from_thresholds(content, DEFAULT_AT if at is None else at, class_names)
         if (schema := content.get("schema")) != FILE_SCHEMA:
@@ -259,7 +253,12 @@ class OperatingPoints:
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             reason = str(error).rstrip(".")
             raise InputError(f"`{path}` is a damaged file of thresholds: {reason}.") from error
-        return points if at is None else replace(points, at=at)
+        points = points if at is None else replace(points, at=at)
+        if class_names is None or points.source is not None:
+            return points
+        # Of a results file, whose labels may have other classes than the model.
+        chosen = dict(zip(points.class_names, points.thresholds.tolist(), strict=True))
+        return cls.from_thresholds(chosen, points.at, class_names)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -339,6 +338,20 @@ class FoldedPoints:
         return len(left & right) / len(left | right) if left or right else 1.0
 
 
+def _of_model(named: Mapping[str, float | None], names: Sequence[str]) -> dict[str, float | None]:
+    """The thresholds by the names of the model; those of classes that it does not have are left out with a warning."""
+    shown, own = {printable(name): name for name in names}, {*names}  # a .csv file has the names as they are printed
+    named = {name if name in own else shown.get(name, name): value for name, value in named.items()}
+    match = match_classes(names, [*named], "thresholds")
+    if unknown := match.only_in_labels:
+        (close, *_) = [*difflib.get_close_matches(unknown[0], names, 1), ""]
+        hint = f" (did you mean {close}?)" if close else ""
+        warn(f"The model does not have {len(unknown)} of the classes that have thresholds{hint}: {listed(unknown)}.")
+    values = list(named.values())
+    places = zip(names, match.label_of_model.tolist(), strict=True)
+    return {name: values[place] for name, place in places if place >= 0}
+
+
 def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore:
     """The store, whose classes must be those of the points."""
     store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
@@ -379,56 +392,6 @@ def _solved(points: OperatingPoints, store: PredictionStore | None, at: float, s
     return max(solved, key=lambda shifts: agreement(wanted, shifted_scores(rows, columns, shifts) >= at))
 
 
-def check_threshold(what: str, value: Any) -> float:
-    """Accept a number between 0 and 1, both excluded.
-
-    Example:
-        >>> check_threshold("at", 1.0)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected the at to lie between 0 and 1, both excluded, but got 1.0.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise InputError(f"Expected the {what} to lie between 0 and 1, both excluded, but got {value!r}.")
-    return float(value)
-
-
-def _content(path: PathLike | Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object of a file or text, or the thresholds of a CSV file or a mapping by class name."""
-    if isinstance(path, Mapping):
-        return dict(path)
-    text: str | bytes = os.fspath(path)
-    if not str(text).lstrip().startswith("{"):
-        require_file(path)
-        if Path(path).suffix.lower() == ".csv":
-            return _csv_thresholds(path)
-        text = Path(path).read_bytes()
-    try:
-        content = parse_json(text)
-    except ValueError as error:
-        raise InputError(f'`{path}` is not JSON such as {{"car": 0.5}}: {error}.') from error
-    if not isinstance(content, dict):
-        raise InputError(f'`{path}` is not a JSON object such as {{"car": 0.5}}.')
-    return content
-
-
-def _csv_thresholds(path: PathLike) -> dict[str, Any]:
-    rows = [row for row in csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8-sig"), newline="")) if row]
-    thresholds: dict[str, Any] = {}
-    for number, row in enumerate(rows):
-        try:
-            value = float(row[1])
-        except (IndexError, ValueError):
-            if number == 0:
-                continue  # the header
-            raise InputError(f"`{path}` has a line without a class and a threshold: {row}.") from None
-        name = row[0].strip()
-        name = name[1:] if name[:1] == "'" and name[1:2] in _FORMULA else name
-        if thresholds.setdefault(name, value) is not value:
-            raise InputError(f"`{path}` names the class `{name}` twice.")
-    return thresholds
-
-
 def _metadata(values: Mapping[str, Any] | None) -> StatisticsMetadata | None:
     return None if values is None else StatisticsMetadata.from_values(values)
 
@@ -456,7 +419,7 @@ def _check_content(points: OperatingPoints) -> None:
 
 def _as_cell(name: str) -> str:
     """A class name in a .csv file: an apostrophe keeps a spreadsheet from running it, control characters are shown."""
-    return f"'{printable(name)}" if name[:1] in _FORMULA else printable(name)
+    return f"'{printable(name)}" if name[:1] in FORMULA else printable(name)
 
 
 def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected: IntArray | None = None) -> str:
@@ -472,7 +435,7 @@ def write_points(points: OperatingPoints, style: TextStyle = USUAL, uncorrected:
     shown = sorted(order[:MOST_ROWS].tolist())
     if points.goal == "given":
         given = [[rows[place].name, f"{rows[place].threshold:.3g}"] for place in shown]
-        return write_table(["class", "threshold"], given, style)
+        return "\n".join([write_table(["class", "threshold"], given, style), *map(style.wrap, points.notes)])
     before = "" if uncorrected is None else f"as it was with {points.at:g} -> corrected "
     states = f"{before}with {points.at:g} for all classes -> with these thresholds"
     parts = [style.wrap(f"Found and false alarms: {states}.")]

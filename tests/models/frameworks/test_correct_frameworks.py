@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from logn.cli.main import execute
 from logn.correction.correct import correct
@@ -139,7 +140,12 @@ class TestHuggingFace:
         model = make_tail(hf.ResNetForImageClassification(config).eval())
         model.save_pretrained(tmp_path / "model")
         hf.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "model")
-        done = correct(tmp_path / "model", noise, tmp_path / "out", method="recommended:force=true")
+        # Too few images to tell: the folder is copied.
+        plain = correct(tmp_path / "model", noise, tmp_path / "copy")
+        assert (plain.method, plain.output, plain.files) == (None, tmp_path / "copy", (tmp_path / "copy",))
+        files = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("model", "copy")]
+        assert files[0] == files[1]
+        done = correct(tmp_path / "copy", noise, tmp_path / "out", method="recommended:force=true")
         assert (done.num_classes, done.moments[0].metadata.activation) == (6, "softmax")
         assert done.change.is_classification
         again = hf.ResNetForImageClassification.from_pretrained(tmp_path / "out").eval()
@@ -148,7 +154,27 @@ class TestHuggingFace:
             close(again(pixels).logits, model(pixels).logits, done.maps[0])
 
 
+def test_a_torch_model_with_nothing_to_correct_keeps_its_weights(noise, tmp_path):
+    torch.manual_seed(0)
+    layers = (torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 6))
+    model = torch.nn.Sequential(*layers).eval()
+    done = correct(model, noise, tmp_path / "out.safetensors", like="imagenet")  # too few images to tell
+    assert (done.method, done.files) == (None, (tmp_path / "out.safetensors",))
+    written = load_file(tmp_path / "out.safetensors")
+    assert {name: tensor.tolist() for name, tensor in written.items()} == {
+        name: tensor.tolist() for name, tensor in model.state_dict().items()
+    }
+
+
 class TestUltralytics:
+    def test_a_file_with_nothing_to_correct_is_copied(self, ultralytics_file, noise, tmp_path):
+        tasks = pytest.importorskip("ultralytics.nn.tasks", reason="the extra `frameworks` is not installed")
+        torch.manual_seed(0)
+        source = ultralytics_file(tasks.DetectionModel("yolov8n.yaml", nc=5, verbose=False).eval(), NAMES)
+        done = correct(source, noise, tmp_path / "copy.pt", trust=True)
+        assert (done.method, done.files) == (None, (tmp_path / "copy.pt",))
+        assert (tmp_path / "copy.pt").read_bytes() == source.read_bytes()
+
     @pytest.mark.parametrize(("name", "stages"), [("yolov8n", 1), ("yolo26n", 2)])
     def test_the_corrected_file_gives_the_map_of_the_logits(self, name, stages, file, noise, tmp_path, models_of):
         from ultralytics import YOLO

@@ -117,7 +117,7 @@ def test_folding_leaves_the_proposals_alone(class_map, spread):
 
 def test_the_column_that_is_no_class_is_to_be_named(spread):
     model = make(spread)
-    with pytest.warns(UserWarning, match=r"the last \(5\) .*dataclasses\.replace\(layer, unused=\(5,\)\)"):
+    with pytest.warns(UserWarning, match=r"the last \(5\) .*dataclasses\.replace\(layer, unused=\[5\]\)"):
         layer = locate_logits(model)
     with record(model, dataclasses.replace(layer, unused=(CLASSES,))) as moments:
         outputs(model)

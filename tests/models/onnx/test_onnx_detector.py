@@ -392,7 +392,7 @@ def test_like_is_a_preset_a_json_file_or_a_preprocessing(tmp_path):
     for like in (tmp_path / "own.json", str(tmp_path / "own.json"), expected):
         found = open_detector(path, like=like, activation="sigmoid").preprocessing
         assert (found.size, found.resize, found.mean) == ((64, 64), "letterbox", (1, 2, 3))
-    with pytest.raises(InputError, match=r"how its images are prepared. Pass `like` \(`--like`\): one of yolov5"):
+    with pytest.raises(InputError, match=r"how its images are prepared. Pass `like`: one of yolov5"):
         open_detector(path)
     with pytest.raises(InputError, match=r"Expected `size` to be \(64, 64\)"):
         open_detector(path, like=Preprocessing((32, 32)))

@@ -125,6 +125,11 @@ def is_classifier(source: Path) -> bool:
         raise InputError(f"`{source}` holds statistics, not predictions: pass it as `-s {source}`.")
     if any(source.glob("part-*")):
         return False
+    if source.is_file() and source.suffix.lower() == ".json":
+        raise InputError(
+            f"`{source}` is a JSON file, which holds scores but no logits. Make predictions with `logn predict MODEL "
+            "--data val.json -o predictions`; `logn thresholds` takes COCO results."
+        )
     if source.is_file() or source.suffix in LOGIT_FILES:
         require_file(source)
         return True

@@ -58,8 +58,8 @@ def correct(
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
-    Inputs, outputs and speed stay. It is written with -o only, once proven.
-    --thresholds adds one per class, chosen on --data, so that --at acts as all.
+    Inputs, outputs and speed stay. It is written with -o only, once proven; with
+    nothing to correct it is a copy. --thresholds adds one per class, by --data.
 
     Examples:
       logn correct yolox.onnx --like yolox --images train/ -o corrected.onnx
@@ -152,6 +152,10 @@ def _lines(
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:
         yield "Did", "nothing: use the model as it is."
+        if done.output is not None:
+            is_file = Path(done.model).exists()
+            copy = f"a copy of {done.model}, byte for byte" if is_file else f"the weights of {done.model} as they are"
+            yield "Wrote", f"{done.output}, {copy}."
         return
     name = done.method.removesuffix(" then thresholds")
     recommended = share_of_prior(done.recommendation.strength)
@@ -193,7 +197,8 @@ def _print_next(done: Correction, data: Path | None, images: Path | None) -> Non
     """The next command, on stderr: write it, or measure on labelled images whether it helps."""
     typed = COMMAND_LINE.get()
     if done.method is None:
-        print_note(f"To correct it anyway: {command(*typed, '--method', 'recommended:force=true')}")
+        words = [free_name(word) if done.output is not None and word == str(done.output) else word for word in typed]
+        print_note(f"To correct it anyway: {command(*words, '--method', 'recommended:force=true')}")
         return
     if done.output is None:
         print_note(f"To write it: {command(*typed, '-o', free_name(f'corrected{done.traits.suffix}'))}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
+import shlex
 import shutil
+import sys
 import time
 from importlib.metadata import entry_points
 from importlib.resources import as_file, files
@@ -16,7 +19,7 @@ import typer
 from logn.base.arrays import DEFAULT_AT
 from logn.base.files import check_new
 from logn.cli import options
-from logn.cli.console import command, echo, print_json, print_note, progress
+from logn.cli.console import BARS, echo, print_json, print_note, print_text, progress, text_style
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ def demo(
     counts = training_counts()
     _write_detector(model, folder, train=train)
     if not json:
-        echo(
+        print_text(
             f"A detector of {len(counts)} classes, trained on {counts.max()} images of the most frequent and "
             f"{counts.min()} of the rarest:"
         )
@@ -89,16 +92,31 @@ def _write_detector(path: Path, folder: Path, *, train: bool) -> None:
 
 
 def _run(say: Any, *words: str | Path) -> None:
-    """Show a command and run it; its own output appears only where it fails."""
+    """Show a command and run it with its bar; what it prints appears only where it fails."""
     from logn.cli.main import execute
 
-    say(f"$ {command('logn', *words)}")
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = execute([str(word) for word in words])
+    say(_in_lines(shlex.join(["logn", *map(str, words)]), text_style().prose))
+    output, shown = io.StringIO(), BARS.set(sys.stderr)
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            code = execute([str(word) for word in words])
+    finally:
+        BARS.reset(shown)
     if code:
         print_note(output.getvalue())
         raise typer.Exit(code)
+
+
+def _in_lines(line: str, width: int | None) -> str:
+    r"""A command behind a prompt; where it is too long for the terminal, each option has a line of its own.
+
+    Example:
+        >>> print(_in_lines("logn report runs -o page.html", 20))
+        $ logn report runs \
+            -o page.html
+    """
+    whole = f"$ {line}"
+    return whole if width is None or len(whole) <= width else re.sub(r" (?=--?[a-z])", " \\\\\n    ", whole)
 
 
 def _print_table(comparison: Comparison) -> None:
@@ -121,15 +139,17 @@ def _print_meaning(comparison: Comparison, folder: Path) -> None:
     change = after.differences["AP"]
     rare, frequent = (_recalls(before, after, group) for group in "rf")
     found = f"{before.recall[AT].found:,} → {after.recall[AT].found:,}"
-    echo(f"\nGained: {rare} of the rare objects are found, {found} objects in all, at as many detections as before.")
-    echo(f"Lost: of the frequent objects {frequent} are found. AP changes by {_interval(change)}.")
+    print_text(
+        f"\nGained: {rare} of the rare objects are found, {found} objects in all, at as many detections as before."
+    )
+    print_text(f"Lost: of the frequent objects {frequent} are found. AP changes by {_interval(change)}.")
     right, wrong = (_numbers(before, after, name) for name in ("found-r", "false-alarms-r"))
-    f1 = after.differences[f"F1@n:{AT}"]
-    echo(f"False alarms: rare classes have {right} right and {wrong} wrong; class-mean F1 changes by {_interval(f1)}.")
+    f1 = _interval(after.differences[f"F1@n:{AT}"])
+    print_text(f"False alarms: rare classes have {right} right and {wrong} wrong; class-mean F1 changes by {f1}.")
     if before.thresholds is not None and after.thresholds is not None:
-        echo(describe_threshold(before.thresholds, after.thresholds))
-    echo(f"The page with charts and pictures: {folder / 'report.html'}")
-    echo("Your model: logn correct best.onnx --images train/ -o corrected.onnx")
+        print_text(describe_threshold(before.thresholds, after.thresholds))
+    print_text(f"The page with charts and pictures: {folder / 'report.html'}")
+    print_text("Your model: logn correct best.onnx --images train/ -o corrected.onnx")
 
 
 def _recalls(before: MethodResult, after: MethodResult, group: str) -> str:

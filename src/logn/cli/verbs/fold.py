@@ -35,8 +35,8 @@ def fold(
 
     A correction goes into ONNX files. Thresholds by class name go into .onnx,
     Ultralytics .pt and Hugging Face models with sigmoid scores, so that the one
-    threshold --at acts as all of them. The new file is written only after its
-    logits were proven on random inputs.
+    threshold --at acts as all of them: your own, or those of LibreYOLO, Roboflow
+    or a .csv. The new file is written only after it was proven on random inputs.
 
     Examples:
       logn fold model.onnx affine.safetensors -o corrected.onnx
@@ -82,10 +82,12 @@ def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_j
 
     done = fold_thresholds(model, thresholds, output, at=at, **given)
     if as_json:
-        numbers = {"largest_difference": done.largest_difference, "rows": done.rows}
+        numbers = {"largest_difference": done.largest_difference, "rows": done.rows, "notes": done.folded.points.notes}
         named = dict(zip(done.folded.points.class_names, done.folded.points.thresholds.tolist(), strict=True))
         print_json({"output": output, "at": done.folded.points.at, "thresholds": named, "layer": done.layer, **numbers})
         return
+    for note in done.folded.points.notes:
+        print_note(note)
     echo(
         f"{output}: a threshold per class is in {options.listed(done.layer.split(', '), 1)}, proven on "
         f"{count_of(done.rows, 'row')} of logits (largest difference {done.largest_difference:.2g})."

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.base.arrays import DEFAULT_AT
+from logn.base.commands import free_name
 from logn.cli import options
-from logn.cli.console import command, count_of, print_json, print_note, print_tables, print_text
+from logn.cli.console import command, count_of, echo, print_json, print_note, print_tables, print_text
 from logn.errors import InputError, LogNWarning
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def _print_recommendation(
         if sentence:
             print_text(sentence)
     words = [word for name, value in known.items() if value is not None for word in (name, str(value))]
-    print_text(f"To correct it: {command('logn', 'fit', statistics, *words, '-o', 'affine.safetensors')}")
+    # Not broken where the terminal ends: it is to be pasted.
+    echo(f"To correct it: {command('logn', 'fit', statistics, *words, '-o', free_name('affine.safetensors'))}")
 
 
 def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:

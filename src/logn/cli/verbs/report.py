@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from logn.cli import options
-from logn.cli.console import echo, print_json, print_note, print_text
+from logn.cli.console import echo, print_json, print_note, print_text, progress
 from logn.errors import InputError
 
 
@@ -37,7 +37,8 @@ def report(
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"Expected `--output` to end in .html, but got `{target}`.")
     options.check_output(target, *run.glob("comparison.*"), overwrite=overwrite)
-    summary = write_report(run, target, method=method, images=images, overwrite=overwrite)
+    with progress("Writing the page", None):
+        summary = write_report(run, target, method=method, images=images, overwrite=overwrite)
     size = target.stat().st_size
     if json:
         values = {"method": summary.method, "verdict": summary.verdict, "missing": summary.missing}

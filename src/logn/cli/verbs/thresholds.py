@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logn.base.arrays import DEFAULT_AT
-from logn.base.commands import free_name
+from logn.base.commands import corrected_name, free_name, kept_words
 from logn.base.files import refuse_inputs
 from logn.cli import options
 from logn.cli.console import (
@@ -87,6 +87,8 @@ def thresholds(
         print_json({**points.to_dict(), "folded": shares})
         return
     print_tables(partial(write_points, points))
+    if output is not None:
+        print_text(f"Wrote the thresholds to {output}.")
     if folded is not None and affine is not None:
         print_text(folded.describe())
         print_fold(folded.affine, affine)
@@ -96,6 +98,21 @@ def thresholds(
         print_note(
             "To put them into a model, add --affine FILE: the shifts of a softmax are solved and measured first."
         )
+    else:
+        _print_fold(store, output, at)
+
+
+def _print_fold(store: PredictionStore | None, thresholds: Path, at: float) -> None:
+    """The command that writes thresholds of sigmoids into the model of the predictions, or into an example."""
+    from logn.models.open import FUNCTION
+
+    model, *how = (store and store.header.metadata.get("model_words")) or ["model.onnx"]
+    if FUNCTION.fullmatch(model):  # a model in Python, which is no file to fold into
+        return
+    words = ["--thresholds", thresholds, *(() if at == DEFAULT_AT else ("--at", f"{at:g}"))]
+    kept = kept_words(("--class-names", "--tensor", "--trust"), how)
+    output = free_name(corrected_name(model).replace("corrected", "shipped"))
+    print_note(f"To put them into the model: {command('logn', 'fold', model, *words, *kept, '-o', output)}")
 
 
 def _correction(

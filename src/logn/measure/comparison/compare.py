@@ -181,7 +181,7 @@ def _strength_points(
 def _statistics(moments: Any, train_logits: Any) -> ClassMoments | None:
     """Moments from an object, from a file or from the training logits themselves; None when nothing is given."""
     if moments is not None and train_logits is not None:
-        raise InputError("Pass `moments` (`--statistics`) or `train_logits` (`--train-logits`), not both.")
+        raise InputError("Pass `moments` or `train_logits`, not both.")
     if train_logits is not None:
         return moments_of_logits(train_logits)
     if isinstance(moments, str | os.PathLike):

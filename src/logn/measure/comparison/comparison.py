@@ -321,7 +321,7 @@ class Comparison:
         if method is not None:
             return self._row("method", method)
         if len(self.rows) < 2:
-            raise InputError("The comparison has no method other than `none`. Compare again, with `--methods`.")
+            raise InputError("The comparison has no method other than `none`. Compare again, with `methods`.")
         return self.rows[1]
 
     def verdict(self, name: str | None = None) -> str:

@@ -53,8 +53,8 @@ def _warn_of_column_without_class(path: str, width: int) -> None:
     """Which column that is depends on how the labels were numbered in training, and the model does not say."""
     warn(
         f"RF-DETR's `{path}` has columns of no class, which would be raised like rare ones: the last ({width - 1}) if "
-        "labels count from 0; column 0 and the gaps if they are COCO's. Name them: "
-        f"layer = dataclasses.replace(layer, unused=({width - 1},))."
+        "labels count from 0; column 0 and the gaps if they are COCO's (in Python name them: "
+        f"dataclasses.replace(layer, unused=[{width - 1}]))."
     )
 
 

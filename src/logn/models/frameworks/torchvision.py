@@ -249,7 +249,7 @@ class TorchvisionDetector:
             self._doubted = []
             warn(
                 f"Column {active[0]} of `{self.logit_layer.name}` is left out, as torchvision counts classes from 1, "
-                "but it holds the best score of an image: if the model counts from 0, pass unused=()."
+                "but it holds the best score of an image: does the model count from 0? (in Python unused=() says so)."
             )
 
     def _best(self, logits: Any, objectness: Any, counts: Sequence[int]) -> Any:

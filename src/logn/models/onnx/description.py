@@ -117,7 +117,7 @@ def checked_names(
     if given is None:
         return own
     said = tuple(given)[place] if len(given) == columns else tuple(given)
-    if own is not None and (difference := names_differ(said, "`class_names` (`--class-names`)", own, f"`{file.path}`")):
+    if own is not None and (difference := names_differ(said, "`class_names`", own, f"`{file.path}`")):
         raise InputError(f"{difference}; leave `class_names` out.")
     return said
 
@@ -183,8 +183,8 @@ def require_size(file: OnnxFile, preprocessing: Preprocessing) -> None:
     """Refuse to guess the size of a model that leaves it open; one without a batch axis scales its images itself."""
     if preprocessing.size is None and len(image_input(file.inputs).shape) == 4:
         raise InputError(
-            f"`{file.path}` leaves its input size open. Pass the height and width that it was trained at as `size` "
-            "(`--size`), or write them as `imgsz` into its metadata."
+            f"`{file.path}` leaves its input size open. Pass the height and width that it was trained at as `size`, "
+            "or write them as `imgsz` into its metadata."
         )
 
 

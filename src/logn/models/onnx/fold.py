@@ -210,7 +210,7 @@ class _Recorded:
         if self.in_file and {*logits.tensors} != {*self.layer.split(", ")}:
             raise InputError(
                 f"`affine` was recorded at `{self.layer}`, not at the logits `{found}` of `{path}`; collect the "
-                "statistics there, or pass allow_mismatch=True."
+                "statistics there (in Python allow_mismatch=True folds it all the same)."
             )
         weights = {name for layer in logits.layers for name in (layer.weight, layer.bias)}
         if self.parameters and weights.isdisjoint(self.parameters):
@@ -455,8 +455,8 @@ def check_outputs(
             continue
         if not _is_same(after[name], expected[name] if ways else before[name], tolerance):
             raise InputError(
-                f"The output `{name}` would change too: it reads the class layer; pass insert=True to put the map "
-                "behind the logits alone."
+                f"The output `{name}` would change too: it reads the class layer (in Python insert=True puts the "
+                "map behind the logits alone)."
             )
         if ways and name not in scores and BOX.search(name) and not _is_same(after[name], before[name], tolerance):
             raise InputError(
@@ -512,6 +512,6 @@ def refuse_folded_file(model: Any, path: Path) -> None:
     if folds:
         method = folds[-1].get("method") or "a map"
         raise InputError(
-            f"`{path}` has a map folded into it already ({method}); fold the model that it was made from, or pass "
-            "allow_refold=True to put another on top."
+            f"`{path}` has a map folded into it already ({method}); fold the model that it was made from (in "
+            "Python allow_refold=True puts another on top)."
         )

@@ -371,7 +371,9 @@ def _drop_unread(graph: OnnxGraph) -> None:
 def _stored(graph: OnnxGraph, name: str) -> npt.NDArray[Any]:
     value = graph.constant(name)
     if value is None:
-        raise InputError(f"`{name}` is computed, not stored in the file; pass insert=True.")
+        raise InputError(
+            f"`{name}` is computed, not stored in the file (in Python insert=True adds the map behind it)."
+        )
     return value
 
 

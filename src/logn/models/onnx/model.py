@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,7 +120,7 @@ class OnnxModel:
         """How images become inputs; raises if neither the file nor the user says it."""
         if self.description.preset is None and not self.hints.preparation and self.hints.like is None:
             raise InputError(
-                f"`{self.name}` does not say how its images are prepared. Pass `like` (`--like`): one of "
+                f"`{self.name}` does not say how its images are prepared. Pass `like`: one of "
                 f"{', '.join(PRESETS)}, or a .json file."
             )
         settled = settle(self.file, self.description, **self.hints.preparation)
@@ -239,6 +240,10 @@ class OnnxModel:
             progress(real)
         images.finish()
         return (moments,)
+
+    def copy(self, output: Path) -> None:
+        """Copy the file; `copy_model` copies the weights beside it."""
+        shutil.copyfile(self.file.path, output)
 
     def write(
         self,

@@ -58,7 +58,10 @@ def is_folded(module: Any) -> bool:
 def refuse_folded(path: str, module: nn.Module) -> None:
     """Refuse a module whose weights came out of a fold."""
     if is_folded(module):
-        raise InputError(f"`{path}` has a map folded into it already; pass allow_refold=True to put another on top.")
+        raise InputError(
+            f"`{path}` has a map folded into it already; take the model before it (in Python "
+            "allow_refold=True puts another on top)."
+        )
 
 
 def _summary(module: nn.Module) -> Tensor:
@@ -190,7 +193,7 @@ def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismat
         return
     sentence = f"`affine` was recorded at `{source.layer}`, not at `{min(names, key=len)}`"
     if not allow_mismatch:
-        raise InputError(f"{sentence}; pass allow_mismatch=True if it is meant for this layer.")
+        raise InputError(f"{sentence}; collect statistics there (in Python allow_mismatch=True only warns).")
     warn(f"{sentence}.")
 
 

@@ -29,7 +29,7 @@ OUTPUT_TOLERANCE = 1e-5
 ROUNDINGS = 4.0
 SEPARATE_SCORES = (
     "pass the class scores alone through self.scores = torch.nn.Identity() in forward, name that as "
-    'logn.LogitLayer("scores", num_columns=…), and use logn.attach, or pass check_output=False if you are sure'
+    'logn.LogitLayer("scores", num_columns=…), and use logn.attach (in Python check_output=False leaves this check out)'
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +78,7 @@ class TorchModel:
         reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
         adapter: The model as a source of proposals; None if it gives no boxes.
         is_folded: Whether the file itself says that a correction is in it.
+        file: The file or folder that it was read from; None if a function made it.
     """
 
     name: str
@@ -89,6 +91,7 @@ class TorchModel:
     reopen: Callable[[Path], TorchModel | None]
     adapter: ProposingDetector | None = None
     is_folded: bool = False
+    file: Path | None = None
     marks_itself = False
     scales_scores = False
 
@@ -176,6 +179,15 @@ class TorchModel:
             if not moments.count.any():
                 raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
         return stages
+
+    def copy(self, output: Path) -> None:
+        """Copy the file or folder; write what a function made as a state dict."""
+        if self.file is None:
+            self.save(self.network, output)
+        elif self.file.is_dir():
+            shutil.copytree(self.file, output)
+        else:
+            shutil.copyfile(self.file, output)
 
     def write(
         self,
@@ -352,6 +364,7 @@ def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hin
         save=loaded.save,
         reopen=lambda written: _open_file(written, read, hints),
         is_folded=loaded.is_folded,
+        file=path,
     )
 
 
@@ -431,9 +444,7 @@ def _named_layer(network: nn.Module, path: str, hints: Hints, inputs: Callable[[
         layer = located if located.name == path else layer
     layer = hints.on_layer(layer)
     if layer.activation is None and layer.population != "images":
-        raise InputError(
-            f"Softmax or sigmoid? `{path}` does not tell: pass `activation` (`--activation softmax` or `sigmoid`)."
-        )
+        raise InputError(f"Softmax or sigmoid? `{path}` does not tell: pass `activation`, softmax or sigmoid.")
     return layer
 
 
@@ -444,7 +455,7 @@ def _class_names(
     if hints.class_names is None:
         return said
     if said is not None and adapter is None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
     if adapter is None:
         return hints.names(count_columns(network, _locate(network, hints)))
     adapter.class_names = _own_names(name, adapter, hints)
@@ -453,7 +464,7 @@ def _class_names(
 
 def _own_names(name: str, adapter: Any, hints: Hints) -> tuple[str, ...] | None:
     if getattr(adapter, "class_names", None) is not None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names` (`--class-names`).")
+        raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
     return hints.names(adapter.num_classes)
 
 
@@ -461,7 +472,7 @@ def _preparation(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], An
     """What turns an RGB image into the input of a torch model, and how to call it."""
     if hints.like is None and hints.size is None:
         raise InputError(
-            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like` (`--like`): "
+            f"`{name}` ({type(made).__name__}) does not say how its images are prepared. Pass `like`: "
             "imagenet for most image classifiers, or a .json file."
         )
     if callable(hints.like):
