@@ -6,6 +6,7 @@ import shutil
 import pytest
 from tests.report.conftest import HOSTILE
 
+from logn.measure.comparison.comparison import Comparison
 from logn.report.page import write_report
 
 # Without a sandbox, which neither root nor every container can have: the only page is ours.
@@ -171,14 +172,15 @@ def test_nothing_overflows_and_tables_scroll_sideways(page, classifier_folder, w
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     assert page.execute_script(CUT_OFF, width) == []
     script = """
-        const box = document.querySelector("#methods .scroll"), name = box.querySelector("tbody td");
+        const box = document.querySelector(arguments[0]).closest(".scroll"), name = box.querySelector("tbody td");
         const before = name.getBoundingClientRect().left, reach = box.scrollWidth - box.clientWidth;
         box.scrollLeft = reach;
         return [reach, name.getBoundingClientRect().left - before];
     """
-    reach, shift = page.execute_script(script)
-    assert abs(shift) < 5  # the names of the methods stay
-    assert reach > 0 or width == 1400
+    for table in ("#method-table", "#number-table", "#strength-table") if task == "detection" else ("#method-table",):
+        reach, shift = page.execute_script(script, table)
+        assert abs(shift) < 5  # the names of the methods stay
+        assert (reach > 0) == (width == 380) or width == 800
 
 
 def test_paper_gets_what_is_folded_and_nothing_beyond_its_edge(page):
@@ -217,8 +219,46 @@ def test_everything_is_there_without_script(page, address):
         assert all(element.is_displayed() for element in page.find_elements("css selector", "section h2"))
         assert len(page.find_elements("css selector", "#gallery image")) >= 2
         assert not page.find_elements("css selector", "th button")
+        assert not page.find_element("id", "strength").is_displayed()
+        assert len(page.find_elements("css selector", "#strengths svg.chart path.line-after")) == 6
+        assert len(page.find_elements("css selector", "#strength-table tbody tr")) == 6
+        assert "recommended:strength=0.5" in page.find_element("id", "strength-command").text
     finally:
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+STRENGTH = """
+    return [document.getElementById("strength-name").textContent, document.getElementById("strength-text").textContent,
+      document.getElementById("strength-command").textContent,
+      [...document.querySelectorAll("#strength-table tr.focus td")].map((cell) => cell.textContent),
+      [...document.querySelectorAll("[data-strength]")].map((ring) => Number(ring.getAttribute("cx"))),
+      document.getElementById("strength").getAttribute("aria-valuetext")];
+"""
+
+
+@pytest.mark.parametrize("task", ["detection", "classification"])
+def test_the_slider_moves_through_the_strengths_by_keys(page, run_folder, classifier_folder, task):
+    folder = run_folder if task == "detection" else classifier_folder
+    if task == "classification":
+        page.get((folder / "report.html").as_uri())
+    strengths = Comparison.load(folder).strengths
+    slider = page.find_element("id", "strength")
+    assert slider.is_displayed()
+    slider.send_keys("\ue011")  # Home
+    seen = []
+    for point in strengths:
+        name, text, command, row, rings, spoken = page.execute_script(STRENGTH)
+        assert name == row[0] == spoken == f"{point.strength:g}"
+        assert point.method in command
+        assert command.startswith("logn correct MODEL --images TRAIN_IMAGES --method ")
+        assert all(f"→ {value}" in text for value in row[1:])
+        if point.threshold is not None:
+            assert f"Score threshold {point.threshold:.2g}." in text
+        assert len(set(rings)) == 1
+        seen.append(rings[0])
+        slider.send_keys("\ue014")  # arrow to the right
+    assert seen == sorted(set(seen))
+    assert page.get_log("browser") == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

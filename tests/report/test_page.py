@@ -21,7 +21,7 @@ from logn.measure.detection.bootstrap import Interval
 from logn.report import next_steps, sections
 from logn.report.page import make_sections, render_page, write_report
 
-SECTIONS = ["gallery", "methods", "thresholds", "classes", "statistics", "errors", "steps", "provenance"]
+SECTIONS = ["gallery", "methods", "strengths", "thresholds", "classes", "statistics", "errors", "steps", "provenance"]
 
 
 @pytest.fixture(scope="module")

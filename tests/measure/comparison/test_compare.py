@@ -35,6 +35,21 @@ def comparison(softmax_split):
     return run(softmax_split, METHODS, CompareSettings(num_bootstrap=50, errors=True, fixed=True))
 
 
+def test_strengths_of_the_recommendation_equal_the_methods_of_that_name(softmax_split):
+    split, settings = softmax_split, CompareSettings(num_bootstrap=0, at=0.3, report_images=0)
+    inputs = {"moments": split.moments, "counts": split.counts}
+    found = compare(split.store, split.annotations, ["recommended"], settings=settings, **inputs)
+    assert [point.strength for point in found.strengths] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    methods = [point.method for point in found.strengths]
+    named = compare(split.store, split.annotations, methods, settings=settings, **inputs)
+    for point in found.strengths:
+        row = named[point.method]
+        assert point.values == row.recall[0.3].values
+        assert point.threshold == row.recall[0.3].threshold
+    assert found.strengths[2].values == found["recommended"].recall[0.3].values
+    assert compare(split.store, split.annotations, ["logn"], settings=settings, **inputs).strengths == ()
+
+
 def test_every_row_equals_evaluating_that_method_alone(softmax_split, comparison):
     split = softmax_split
     truth = load_ground_truth(split.annotations, image_ids=split.store.image_ids.tolist())

@@ -42,6 +42,23 @@ def comparison():
     return compare_rows(TEST, LABELS, METHODS, num_bootstrap=200, **options)
 
 
+@pytest.mark.parametrize("bias", [1.0, 0.0])
+def test_strengths_of_a_classifier_and_of_the_forced_map(bias):
+    rng, counts = np.random.default_rng(0), np.array([900, 300, 90, 30])
+    train, test = rng.choice(4, 3000, p=counts / counts.sum() if bias else None), rng.integers(0, 4, 400)
+    logits = [2 * np.eye(4)[of] + rng.normal(size=(len(of), 4)) + bias * np.log(counts) for of in (train, test)]
+    settings = CompareSettings(num_bootstrap=0)
+    inputs = {"settings": settings, "train_logits": logits[0], "counts": counts}
+    found = compare(logits[1], test, ["recommended"], **inputs)
+    assert [",force=true" in point.method for point in found.strengths] == [not bias] * 5
+    first, last = found.strengths[0], found.strengths[-1]
+    assert first.values["balanced"] == found["none"]["balanced"]  # without a background there is no margin
+    row = compare(logits[1], test, [last.method], **inputs).rows[1]
+    assert last.values["balanced"] == row["balanced"]
+    assert last.values["long-tailed"] == pytest.approx((row.per_class * counts).sum() / counts.sum())
+    assert last.threshold is None
+
+
 def test_every_row_equals_measuring_that_method_alone(comparison):
     moments = moments_of_logits(TRAIN)
     alone = {

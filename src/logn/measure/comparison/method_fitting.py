@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,11 @@ def strength_maps(
     """
     if RECOMMENDED not in [method.partition(":")[0] for method in methods.values() if isinstance(method, str)]:
         return {}
-    fitted = partial(fit_for_store, header=header, allow_mismatch=allow_mismatch, **inputs)
+
+    def fitted(spec: str) -> ClassAffine:
+        affine: ClassAffine = fit_for_store(spec, header, allow_mismatch=allow_mismatch, **inputs)
+        return affine
+
     force = ",force=true" if is_same_map(fitted(f"{RECOMMENDED}:strength=1"), None) else ""
     specs = {strength: f"{RECOMMENDED}:strength={strength:g}{force}" for strength in STRENGTHS}
     return {strength: (spec, fitted(with_threshold(spec, at))) for strength, spec in specs.items()}
