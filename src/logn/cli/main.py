@@ -83,6 +83,11 @@ class LazyVerbs(TyperGroup):
             verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
         }
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs that help shows: those of the research package only where it is installed."""
+        installed = entry_points(group="logn.verbs").names
+        return [verb.name for verb in VERBS if verb.target is not None or verb.name in installed]
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         name, command, rest = super().resolve_command(ctx, args)

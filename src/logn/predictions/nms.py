@@ -138,9 +138,12 @@ class Suppression:
         packed = np.packbits(self._overlaps, axis=1, bitorder="little")
         return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
+    @cached_property
+    def _bits(self) -> list[int]:
+        return [1 << number for number in range(len(self._overlaps))]
+
     def _keep_one_by_one(self, proposals: Indices, groups: Indices, limit: int) -> Indices:
-        overlapping = self._rows
-        own_bit = [1 << number for number in range(len(overlapping))]
+        overlapping, own_bit = self._rows, self._bits
         kept_of_class = [0] * (int(groups.max(initial=0)) + 1)
         kept: list[int] = []
         keep = kept.append
