@@ -292,10 +292,11 @@ class ImageDecoder:
             boxes=boxes.at(kept.proposals, kept.labels),
             proposal=kept.proposals.astype(np.int32),
         )
-        # There are millions of labels: they take as little memory as they need.
-        small: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
-        labels = skipped.labels.astype(small)
-        return Decoded(detections, Skipped(np.full(len(labels), index, np.int32), labels, skipped.scores))
+        # There are millions of these: they take as little memory as they need.
+        image: Any = np.uint16 if len(self.store) <= 2**16 else np.int32
+        label: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
+        labels = skipped.labels.astype(label)
+        return Decoded(detections, Skipped(np.full(len(labels), index, image), labels, skipped.scores))
 
     def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""
