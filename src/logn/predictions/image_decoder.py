@@ -14,7 +14,7 @@ from logn.base.arrays import foreground_columns
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections, Skipped
-from logn.predictions.nms import Boxes, Suppression
+from logn.predictions.nms import HALF, LOWER_HALF, Boxes, Suppression, descending_keys
 from logn.predictions.scores import (
     BestClassScores,
     ChosenClassScores,
@@ -36,8 +36,6 @@ Mask = npt.NDArray[np.bool_]
 # Of each method: per class, the score below which detections are of no use; None where there is none.
 Floors = Sequence[Float32 | None]
 
-_LOWER_HALF = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
 # A guess that is too high is lowered by these factors before the threshold itself is the level.
 _LOWERED = (1.0, 0.25, 0.0625)
 # Of more candidates than so many times the wanted ones the best are tried first: sorting all takes longer.
@@ -71,14 +69,10 @@ def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: in
         >>> candidates.proposals.tolist(), candidates.labels.tolist()
         ([0, 0, 1], [2, 1, 2])
     """
-    # Such floats sort like their bits, and the place in the lower half keeps equal scores in order: one sort of
-    # integers is several times as fast as a stable sort of floats by index.
-    keys = (~scores.view(np.uint32)).astype(np.uint64) << _HALF
-    keys |= flat.astype(np.uint64)
-    keys.sort()
-    flat = (keys & _LOWER_HALF).astype(np.intp)
+    keys = descending_keys(scores, flat)
+    flat = (keys & LOWER_HALF).astype(np.intp)
     proposals = flat // num_classes
-    ranked: Float32 = (~(keys >> _HALF).astype(np.uint32)).view(np.float32)
+    ranked: Float32 = (~(keys >> HALF).astype(np.uint32)).view(np.float32)
     return SortedCandidates(proposals, flat - proposals * num_classes, ranked)
 
 

@@ -185,9 +185,16 @@ class SoftmaxScores:
         if self._shared is not None and not isinstance(level, np.ndarray) and level >= self._shared.level:
             return self._above_of_shared(self._shared, level)
         mask = self._scratch.array("mask", (len(self._totals), self._classes), np.bool_)
-        numerators = self._numerators()
-        flat = np.flatnonzero(np.greater(self._foreground(numerators), self._least(level), out=mask))
-        return strictly_above(flat, self._scores_at(flat, numerators), level)
+        if isinstance(level, np.ndarray) and (level > 0).all():
+            # A level of a class divides its weight: cheaper than a number for each pair.
+            factors = np.zeros(self._exponentials.shape[1], np.float32)
+            self._foreground(factors)[:] = np.float32(1.0) / (level * np.float32(1.0 - _LAX))
+            left = self._weighted(factors if self._weights is None else factors * self._weights)
+            np.greater(self._foreground(left), self._totals[:, None], out=mask)
+        else:
+            np.greater(self._foreground(self._weighted(self._weights)), self._least(level), out=mask)
+        flat = np.flatnonzero(mask)
+        return strictly_above(flat, self._scores_at(flat), level)
 
     def _above_of_shared(self, shared: SharedPairs, level: float) -> ScoredPairs:
         numerators = shared.exponentials
@@ -199,30 +206,30 @@ class SoftmaxScores:
 
     def near_best(self) -> ScoredPairs:
         """See `Scores.near_best`."""
-        numerators = self._numerators()
-        foreground = self._foreground(numerators)
+        foreground = self._foreground(self._weighted(self._weights))
         best = foreground.max(axis=1, keepdims=True, initial=0)
         flat = np.flatnonzero(foreground >= best * np.float32(1.0 - _LAX))
-        return flat, self._scores_at(flat, numerators)
+        return flat, self._scores_at(flat)
 
-    def _numerators(self) -> Float32:
-        """All of them; valid until those of another method are asked for."""
-        if self._weights is None:
+    def _weighted(self, weights: Float32 | None) -> Float32:
+        """The exponentials times weights; valid until others are asked for."""
+        if weights is None:
             return self._exponentials
-        shape = (len(self._totals), len(self._weights))
-        return np.multiply(
-            self._exponentials, self._weights, out=self._scratch.array("weighted", shape, np.float32)
-        )
+        shape = (len(self._totals), len(weights))
+        return np.multiply(self._exponentials, weights, out=self._scratch.array("weighted", shape, np.float32))
 
-    def _foreground(self, numerators: Float32) -> Float32:
-        return numerators[:, self._first : self._first + self._classes]
+    def _foreground(self, columns: Float32) -> Float32:
+        return columns[..., self._first : self._first + self._classes]
 
-    def _scores_at(self, flat: npt.NDArray[np.intp], numerators: Float32) -> Float32:
+    def _scores_at(self, flat: npt.NDArray[np.intp]) -> Float32:
         rows = flat // max(self._classes, 1)
+        columns = flat - rows * self._classes + self._first
         # One index into the rows as they lie in memory is several times as fast as a pair of them.
-        places = flat + rows * (numerators.shape[1] - self._classes) + self._first
-        scores: Float32 = numerators.reshape(-1).take(places) / self._totals.take(rows)
-        return scores
+        numerators = self._exponentials.reshape(-1).take(rows * self._exponentials.shape[1] + columns)
+        if self._weights is not None:
+            numerators *= self._weights.take(columns)
+        numerators /= self._totals.take(rows)
+        return numerators
 
     def _least(self, level: Level) -> Float32:
         """What numerators must exceed, a little less than it is."""
