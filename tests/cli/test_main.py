@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import types
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -96,3 +97,13 @@ def test_help_imports_nothing_heavy():
 def test_a_verb_of_the_research_package_says_how_to_install_it(monkeypatch, refused):
     monkeypatch.setattr(main, "entry_points", lambda **_: ())
     assert "belongs to LogN's research package: run pip install" in refused("train", "x")
+
+
+@pytest.mark.parametrize("installed", [(), ("bench", "data", "figure", "train")])
+def test_help_lists_the_verbs_of_the_research_package_where_it_is_installed_in_a_line_each(monkeypatch, run, installed):
+    monkeypatch.setenv("COLUMNS", "80")
+    entries = [EntryPoint(name, f"logn_research.cli.{name}:{name}", "logn.verbs") for name in installed]
+    monkeypatch.setattr(main, "entry_points", lambda **_: entries)
+    rows = [line for line in run("--help").out.splitlines() if line.startswith("│") and "--" not in line]
+    ours = [verb.name for verb in main.VERBS if verb.target is not None]
+    assert sorted(row.split()[1] for row in rows) == sorted([*ours, *installed])

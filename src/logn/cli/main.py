@@ -85,7 +85,7 @@ class LazyVerbs(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The verbs that help shows: those of the research package only where it is installed."""
-        installed = entry_points(group="logn.verbs").names
+        installed = {entry.name for entry in entry_points(group="logn.verbs")}
         return [verb.name for verb in VERBS if verb.target is not None or verb.name in installed]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
