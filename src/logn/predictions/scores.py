@@ -134,19 +134,16 @@ class SoftmaxScores:
         scratch: Scratch,
         factors: Float32 | None = None,
     ) -> None:
-        # As exact as needed, and faster than `sum`. Not a matrix product: its rounding depends on the other methods.
-        self._totals: Float32 = (
-            np.einsum("ij->i", exponentials) if weights is None else np.einsum("ij,j->i", exponentials, weights)
-        )
+        self._exponentials, self._weights, self._scratch = exponentials, weights, scratch
+        # As exact as needed, and faster than `sum`. A matrix product would round by how many methods there are.
+        self._totals: Float32 = np.einsum("ij->i", self._weighted(weights))
         if factors is not None:
             # A factor of the score is a divisor of the total; a proposal that is no object at all has none left.
             self._totals = np.divide(
                 self._totals, factors, out=np.full_like(self._totals, np.inf), where=factors > _NO_OBJECT
             )
-        self._exponentials, self._weights = exponentials, weights
         self._first, stop, _ = foreground.indices(exponentials.shape[1])
         self._classes = stop - self._first
-        self._scratch = scratch
         self._shared: SharedPairs | None = None
 
     @staticmethod
@@ -215,8 +212,9 @@ class SoftmaxScores:
         """The exponentials times weights; valid until others are asked for."""
         if weights is None:
             return self._exponentials
-        shape = (len(self._totals), len(weights))
-        return np.multiply(self._exponentials, weights, out=self._scratch.array("weighted", shape, np.float32))
+        number, columns = self._exponentials.shape
+        out = self._scratch.array("weighted", (number, columns), np.float32)
+        return np.multiply(self._exponentials, weights, out=out)
 
     def _foreground(self, columns: Float32) -> Float32:
         return columns[..., self._first : self._first + self._classes]
