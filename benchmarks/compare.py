@@ -1,8 +1,8 @@
-"""Ten methods, decoded and measured, against the `lvis` package on one result file; what a further method costs.
+"""Ten methods, decoded and measured, against hotcoco on ten ready-made result files and the `lvis` package on one.
 
-Run it with `python benchmarks/compare.py` (LVIS size, some minutes, nearly all of them the reference) or with
-`--images 200`. Times of a shared machine say little, ratios within one run more. `--classes file.csv` takes real
-training counts (a column `image_count`) in place of the formula.
+Run it with `python benchmarks/compare.py` (LVIS size, some minutes, nearly all of them the peers) or with `--images
+200`; `--fixed` also times AP-Fixed. Times of a shared machine say little, ratios within one run more. `--classes
+file.csv` takes real training counts (a column `image_count`) in place of the formula.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import csv
 import json
 import logging
+import os
 import resource
 import statistics
 import tempfile
@@ -32,6 +33,7 @@ from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeade
 from logn.statistics.moments import ClassMoments, StatisticsMetadata
 
 CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
+HOTCOCO, LVIS = "hotcoco, ten result files", "lvis package, one result file"
 METHODS = (
     "none",
     "logn",
@@ -119,9 +121,9 @@ def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[Predictio
     return PredictionStore(folder / "store"), path, moments
 
 
-def write_results(store: PredictionStore, annotations: Path, path: Path) -> None:
-    """The detections of the uncorrected model as a result file."""
-    found, truth = decode(store), load_ground_truth(annotations)
+def write_results(store: PredictionStore, annotations: Path, path: Path, transform: Any = None) -> None:
+    """The detections of one method, by default of the uncorrected model, as a result file."""
+    found, truth = decode(store, transform), load_ground_truth(annotations)
     boxes = np.hstack([found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]]).astype(float)
     images, categories = truth.image_ids[found.image_index], truth.category_ids[found.labels]
     columns = (images.tolist(), boxes.tolist(), found.scores.tolist(), categories.tolist())
@@ -143,6 +145,18 @@ def run_reference(annotations: Path, results: Path) -> dict[str, float]:
     return dict(evaluation.get_results())
 
 
+def run_hotcoco(annotations: Path, results: Path) -> float:
+    """What hotcoco says of one result file: AP."""
+    import hotcoco
+
+    truth = hotcoco.COCO(str(annotations))
+    evaluation = hotcoco.COCOeval(truth, truth.load_res(str(results)), "bbox", lvis_style=True)
+    evaluation.evaluate()
+    evaluation.accumulate()
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]
+    return float(precision[precision > -1].mean())
+
+
 @dataclass(frozen=True)
 class Cost:
     """Seconds by the clock, and seconds of all processors, which other work on the machine disturbs less."""
@@ -152,27 +166,50 @@ class Cost:
 
 
 def timed(run: Callable[[], Any]) -> tuple[Cost, Any]:
-    wall, processor = time.perf_counter(), time.process_time()
+    wall, processor = time.perf_counter(), processor_time()
     result = run()
-    return Cost(time.perf_counter() - wall, time.process_time() - processor), result
+    return Cost(time.perf_counter() - wall, processor_time() - processor), result
+
+
+def processor_time() -> float:
+    """Of this process and of those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def median(costs: list[Cost]) -> Cost:
     return Cost(statistics.median(cost.wall for cost in costs), statistics.median(cost.processor for cost in costs))
 
 
-def ratios(first: Cost, ten: Cost, reference: Cost | None) -> dict[str, Any]:
-    """What a further method costs, and ten methods against the reference on one result file."""
-    further = {
-        kind: (getattr(ten, kind) - getattr(first, kind)) / (len(METHODS) - 1) / getattr(first, kind)
-        for kind in ("wall", "processor")
-    }
-    result: dict[str, Any] = {"further method, share of the first": further}
-    if reference is not None:
-        result["ten methods, share of the lvis package on one"] = {
-            kind: getattr(ten, kind) / getattr(reference, kind) for kind in ("wall", "processor")
-        }
+def ratios(costs: dict[str, Cost]) -> dict[str, Any]:
+    """What a further method costs, and ten methods against each peer that was run."""
+    one, ten = costs["one method"], costs["ten methods"]
+    kinds = ("wall", "processor")
+    share = {kind: (getattr(ten, kind) - getattr(one, kind)) / 9 / getattr(one, kind) for kind in kinds}
+    result: dict[str, Any] = {"further method, share of the first": share}
+    for peer in (HOTCOCO, LVIS):
+        if peer in costs:
+            times = {kind: getattr(ten, kind) / getattr(costs[peer], kind) for kind in kinds}
+            result[f"ten methods, times {peer}"] = times
     return result
+
+
+def run_peers(
+    store: PredictionStore, annotations: Path, comparison: Comparison, results: Path
+) -> tuple[dict[str, Cost], dict[str, float]]:
+    """The cost of each peer, and the largest difference of a metric to ours."""
+    hotcoco: list[Cost] = []
+    costs, away = {}, {HOTCOCO: 0.0, LVIS: 0.0}
+    for row in comparison.rows:
+        write_results(store, annotations, results, row.transform)
+        cost, value = timed(lambda: run_hotcoco(annotations, results))
+        hotcoco.append(cost)
+        away[HOTCOCO] = max(away[HOTCOCO], abs(value - row["AP"]))
+        if row.name == "none":
+            costs[LVIS], values = timed(lambda: run_reference(annotations, results))
+            away[LVIS] = max(abs(values[key] - row[key]) for key in row.values if key in values)
+    costs[HOTCOCO] = Cost(sum(cost.wall for cost in hotcoco), sum(cost.processor for cost in hotcoco))
+    return costs, away
 
 
 def main() -> None:
@@ -181,15 +218,16 @@ def main() -> None:
     parser.add_argument("--classes", help="a table with the column image_count")
     parser.add_argument("--repeats", type=int, default=3, help="of which the median counts")
     parser.add_argument("--draws", type=int, default=0, help="also time this many bootstrap draws")
-    parser.add_argument("--without-reference", action="store_true", help="leave the `lvis` package out")
+    parser.add_argument("--without-reference", action="store_true", help="leave hotcoco and the `lvis` package out")
+    parser.add_argument("--fixed", action="store_true", help="also time ten methods with AP-Fixed")
     arguments = parser.parse_args()
     counts = training_counts(arguments.classes)
 
     with tempfile.TemporaryDirectory() as name:
         store, annotations, moments = made_split(Path(name), arguments.images, counts)
 
-        def run(methods: tuple[str, ...], draws: int = 0) -> Comparison:
-            settings = CompareSettings(num_bootstrap=draws)
+        def run(methods: tuple[str, ...], draws: int = 0, *, fixed: bool = False) -> Comparison:
+            settings = CompareSettings(num_bootstrap=draws, fixed=fixed)
             training = ClassCounts(counts, num_images=100_170)
             return compare(store, annotations, methods, settings=settings, moments=moments, counts=training)
 
@@ -205,14 +243,14 @@ def main() -> None:
         if arguments.draws:
             result[f"seconds for {arguments.draws} draws"] = run(METHODS, arguments.draws).seconds["bootstrap"]
         if not arguments.without_reference:
-            results = Path(name) / "results.json"
-            write_results(store, annotations, results)
-            medians["lvis package, one result file"], values = timed(lambda: run_reference(annotations, results))
-            own = comparison["none"].values
-            result["largest difference of a metric"] = max(abs(values[key] - own[key]) for key in own if key in values)
+            peers, away = run_peers(store, annotations, comparison, Path(name) / "results.json")
+            medians |= peers
+            result["largest difference of a metric"] = away
+        if arguments.fixed:
+            medians["ten methods, AP-Fixed"] = timed(lambda: run(METHODS, fixed=True))[0]
     result["seconds"] = {key: asdict(cost) for key, cost in medians.items()}
-    result |= ratios(medians["one method"], medians["ten methods"], medians.get("lvis package, one result file"))
-    result["peak memory in MB, before the reference"] = memory
+    result |= ratios(medians)
+    result["peak memory in MB, before the peers"] = memory
     print(json.dumps(result, indent=2))
 
 

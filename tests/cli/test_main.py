@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import types
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -96,3 +97,14 @@ def test_help_imports_nothing_heavy():
 def test_a_verb_of_the_research_package_says_how_to_install_it(monkeypatch, refused):
     monkeypatch.setattr(main, "entry_points", lambda **_: ())
     assert "belongs to LogN's research package: run pip install" in refused("train", "x")
+
+
+@pytest.mark.parametrize("installed", [[], ["data", "train", "bench", "figure"]])
+def test_help_has_a_line_for_each_verb_of_the_research_package_where_it_is_installed(monkeypatch, run, installed):
+    monkeypatch.setenv("COLUMNS", "80")
+    entries = [EntryPoint(name, f"logn_research.cli.{name}:{name}", "logn.verbs") for name in installed]
+    monkeypatch.setattr(main, "entry_points", lambda **_: entries)
+    lines = run("--help").out.splitlines()
+    research = [verb for verb in main.VERBS if verb.target is None]
+    assert [verb.name for verb in research if any(f"│ {verb.name} " in line for line in lines)] == installed
+    assert [verb.name for verb in research if any(verb.help in line for line in lines)] == installed

@@ -300,8 +300,12 @@ KINDS = {
     ("name", "limit", "cap"),
     [*((name, 9, None) for name in KINDS), ("softmax", 1, None), ("softmax", 60, None), ("softmax", 9, 12)],
 )
-def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, monkeypatch):
-    """One pass for two purposes, floors raised after every image, against everything decoded and sorted."""
+@pytest.mark.parametrize("guessed_times", [None, 2.0, 0.1])
+def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, guessed_times, monkeypatch):
+    """One pass for two purposes, floors raised after every image, against everything decoded and sorted.
+
+    Floors begin with nothing, with a guess that holds, or with one that is too high and is taken back.
+    """
     header = KINDS[name]
     store = made_store(tmp_path, header, made_images(len(name), header, images=24, spreads=(1, 2, 3)))
     columns = np.arange(header.num_columns)
@@ -312,6 +316,10 @@ def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, 
     everything = decode_many(store, methods, DecodeSettings(max_detections=cap, score_threshold=1e-7), threads=1)
     for constant, value in (("_IMAGES_AT_ONCE", 1), ("_FEW", 0), ("_GROWTH", 1)):
         monkeypatch.setattr(decoder, constant, value)
+    if guessed_times is not None:
+        monkeypatch.setattr(decoder, "_IMAGES_PER_SAMPLED", 2)
+        monkeypatch.setattr(decoder, "_FEWEST_SAMPLED", 1)
+        monkeypatch.setattr(decoder, "_GUESSED_TIMES", guessed_times)
     purposes = [Purpose(capped, evaluated), Purpose(ranked, evaluated), Purpose(ranked)]
     found = decode_for(store, methods, purposes, threads=1)
     for method, whole in enumerate(everything):

@@ -88,6 +88,11 @@ class LazyVerbs(TyperGroup):
         """Its options, `--help` included."""
         return _untyped(super().get_params(ctx))
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs that help shows: those of the research package only where it is installed."""
+        installed = {entry.name for entry in entry_points(group="logn.verbs")}
+        return [verb.name for verb in VERBS if verb.target is not None or verb.name in installed]
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb that `args` names and import it."""
         name, command, rest = super().resolve_command(ctx, args)

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,12 @@ _IMAGES_AT_ONCE = 16
 # Logits to be mapped and activated, over all methods, from which starting processes pays: some seconds of work.
 _ENOUGH_LOGITS = 2_000_000_000
 # A buffer of the best of each class is trimmed when it has grown by this factor and this number.
-_GROWTH, _FEW = 1.5, 1_000_000
+_GROWTH, _FEW = 1.25, 1_000_000
+# One of so many images is decoded beforehand, to guess floors, but never more than the most; where there would be fewer
+# than the fewest, none is.
+_IMAGES_PER_SAMPLED, _FEWEST_SAMPLED, _MOST_SAMPLED = 32, 8, 128
+# How many times the wanted detections should reach a guess: so many that too few hardly ever do.
+_GUESSED_TIMES = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +130,36 @@ def decode_for(
     Purposes differ in threshold, limits and what is evaluated; the rest of their settings is the same. The other
     arguments are those of `decode_many`.
     """
-    settings = [purpose.settings for purpose in purposes]
-    decoder = ImageDecoder(store, transforms, settings)
-    buffers = [[_Buffer(decoder.num_classes, limits.max_per_class) for _ in transforms] for limits in settings]
-    tasks = _tasks(store, purposes, buffers)
+    how = {"threads": threads, "processes": processes}
+    guesses = [_guessed_floors(store, transforms, purpose, **how) for purpose in purposes]
+    buffers = [
+        [_Buffer(store.header.num_classes, purpose.settings.max_per_class, guess) for guess in of_purpose]
+        for purpose, of_purpose in zip(purposes, guesses, strict=True)
+    ]
+    _fill(buffers, store, transforms, purposes, _all_images(store), progress=progress, **how)
+    for purpose, of_purpose in zip(purposes, buffers, strict=True):
+        for method, buffer in enumerate(of_purpose):
+            if buffer.guessed_too_high():
+                of_purpose[method] = again = _Buffer(store.header.num_classes, purpose.settings.max_per_class)
+                _fill([[again]], store, [transforms[method]], [purpose], _all_images(store), **how)
+    # One by one: what was buffered for a method is let go of before that of the next one is sorted out.
+    return [[of_purpose.pop(0).best() for _ in transforms] for of_purpose in buffers]
+
+
+def _fill(
+    buffers: Sequence[Sequence[_Buffer]],
+    store: PredictionStore,
+    transforms: Sequence[Method],
+    purposes: Sequence[Purpose],
+    images: Sequence[range],
+    *,
+    threads: int | None,
+    processes: int | None,
+    progress: Progress | None = None,
+) -> None:
+    """Decode some images into the buffers of each purpose and method."""
+    decoder = ImageDecoder(store, transforms, [purpose.settings for purpose in purposes])
+    tasks = _tasks(images, purposes, buffers)
     with contextlib.closing(decode_tasks(decoder, tasks, threads=threads, processes=processes)) as chunks:
         for task, chunk in chunks:
             for of_purpose, decoded in zip(buffers, chunk, strict=True):
@@ -135,35 +167,67 @@ def decode_for(
                     buffer.add(part)
             if progress:
                 progress(task.stop - task.start)
-    # One by one: what was buffered for a method is let go of before that of the next one is sorted out.
-    return [[of_purpose.pop(0).best() for _ in transforms] for of_purpose in buffers]
+
+
+def _all_images(store: PredictionStore) -> list[range]:
+    number = len(store)
+    return [range(start, min(start + _IMAGES_AT_ONCE, number)) for start in range(0, number, _IMAGES_AT_ONCE)]
 
 
 def _tasks(
-    store: PredictionStore, purposes: Sequence[Purpose], buffers: Sequence[Sequence[_Buffer]]
+    images: Sequence[range], purposes: Sequence[Purpose], buffers: Sequence[Sequence[_Buffer]]
 ) -> Iterator[ImageTask]:
-    for start in range(0, len(store), _IMAGES_AT_ONCE):
-        stop = min(start + _IMAGES_AT_ONCE, len(store))
+    for some in images:
         masks = (purpose.evaluated for purpose in purposes)
-        evaluated = tuple(None if mask is None else mask[start:stop] for mask in masks)
+        evaluated = tuple(None if mask is None else mask[some.start : some.stop] for mask in masks)
         # The floors are those of the moment in which the task is given away.
         floors = tuple([buffer.floor for buffer in of_purpose] for of_purpose in buffers)
-        yield ImageTask(start, stop, evaluated, floors)
+        yield ImageTask(some.start, some.stop, evaluated, floors)
+
+
+def _guessed_floors(
+    store: PredictionStore,
+    transforms: Sequence[Method],
+    purpose: Purpose,
+    *,
+    threads: int | None,
+    processes: int | None,
+) -> list[Float32 | None]:
+    """Floors that a few images suggest: of each class a score that about twice the wanted detections should reach.
+
+    Without them the first images are decoded in full, and of ten methods at LVIS's size these fill the memory.
+    """
+    limits, number = purpose.settings, min(len(store) // _IMAGES_PER_SAMPLED, _MOST_SAMPLED)
+    if limits.max_per_class is None or limits.max_detections is not None or number < _FEWEST_SAMPLED:
+        return [None] * len(transforms)
+    rank = int(_GUESSED_TIMES * limits.max_per_class * number / len(store)) + _FEWEST_SAMPLED
+    buffers = [_Buffer(store.header.num_classes, rank) for _ in transforms]
+    # Nothing is evaluated: only scores are wanted.
+    scores_only = Purpose(limits, np.zeros((len(store), store.header.num_classes), np.bool_))
+    places = np.linspace(0, len(store) - 1, number).astype(np.intp).tolist()
+    images = [range(place, place + 1) for place in places]
+    _fill([buffers], store, transforms, [scores_only], images, threads=threads, processes=processes)
+    return [buffer.final_floor() for buffer in buffers]
 
 
 class _Buffer:
     """Detections of images that follow each other; with a limit, only the best of each class.
 
     AP-Fixed takes the 10,000 best of each class, and on federated labels nearly all of these lie in images where nobody
-    looked for the class. When the buffer has grown by half, what cannot be among the best any more is let go, and the
+    looked for the class. When the buffer has grown enough, what cannot be among the best any more is let go, and the
     score of the last of the best becomes the floor of its class, below which nothing need be decoded.
+
+    Args:
+        num_classes: How many classes there are.
+        limit: How many detections to keep of each; None for all.
+        guess: Floors to begin with; they may turn out to be too high.
     """
 
-    def __init__(self, num_classes: int, limit: int | None) -> None:
-        self._limit, self._num_classes = limit, num_classes
+    def __init__(self, num_classes: int, limit: int | None, guess: Float32 | None = None) -> None:
+        self._limit, self._num_classes, self._guess = limit, num_classes, guess
         self._parts: list[Decoded] = []
-        self._size, self._trim_at = 0, _FEW
-        self.floor: Float32 | None = None
+        self._size, self._trim_at = 0, max(_FEW, (limit or 0) * num_classes)
+        self.floor = guess
 
     def add(self, part: Decoded) -> None:
         """Take in what was found in the images after those of before."""
@@ -172,21 +236,18 @@ class _Buffer:
         if self._limit is not None and self._size > self._trim_at:
             self._trim(self._limit)
 
-    def _columns(self) -> tuple[npt.NDArray[np.int64], Float32, npt.NDArray[np.int32]]:
-        """Class, score and image of everything: of what is evaluated, then of what is skipped."""
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        """Class, score or image of everything: of what is evaluated, then of what is skipped."""
         sides = [part.detections for part in self._parts], [part.skipped for part in self._parts]
-        columns = [
-            np.concatenate([getattr(part, name) for side in sides for part in side] or [np.empty(0, np.int32)])
-            for name in ("labels", "scores", "image_index")
-        ]
-        return columns[0].astype(np.int64), columns[1].astype(np.float32), columns[2]
+        return np.concatenate([np.empty(0, np.uint16), *(getattr(part, name) for side in sides for part in side)])
 
     def _trim(self, limit: int) -> None:
-        labels, scores, _ = self._columns()
         # NumPy sorts 16 bits by counting.
-        order = np.argsort(labels.astype(np.uint16) if self._num_classes <= 2**16 else labels, kind="stable")
+        labels = self._column("labels").astype(np.uint16 if self._num_classes <= 2**16 else np.int64)
+        scores = self._column("scores")
+        order = np.argsort(labels, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=self._num_classes))])
-        floor = np.zeros(self._num_classes, np.float32)
+        floor = np.zeros(self._num_classes, np.float32) if self._guess is None else self._guess.copy()
         for label in np.flatnonzero(np.diff(starts) >= limit).tolist():
             of_class = scores[order[starts[label] : starts[label + 1]]]
             floor[label] = np.partition(of_class, -limit)[-limit]
@@ -201,6 +262,22 @@ class _Buffer:
         self._size = sum(map(len, self._parts))
         self._trim_at = int(_GROWTH * self._size) + _FEW
 
+    def final_floor(self) -> Float32 | None:
+        """The floors by all that was added."""
+        if self._limit is not None:
+            self._trim(self._limit)
+        return self.floor
+
+    def guessed_too_high(self) -> bool:
+        """Whether fewer detections of a class than are wanted reach its guessed floor, so that some are missing."""
+        if self._guess is None or self._limit is None:
+            return False
+        counts = np.zeros(self._num_classes, np.int64)
+        for part in self._parts:
+            for labels in (part.detections.labels, part.skipped.labels):
+                counts += np.bincount(labels, minlength=self._num_classes)
+        return bool(((counts < self._limit) & (self._guess > 0)).any())
+
     def best(self) -> Decoded:
         """What is kept, sorted by image, then by descending score."""
         if self._limit is not None:
@@ -209,7 +286,7 @@ class _Buffer:
         if self._limit is None or self.floor is None:
             return whole
         self._parts = [whole]
-        labels, scores, images = self._columns()
+        labels, scores, images = map(self._column, ("labels", "scores", "image_index"))
         # Only ties with the last of the best are too many: of these the earlier images stay.
         excess = np.maximum(np.bincount(labels, minlength=self._num_classes) - self._limit, 0)
         tied = np.flatnonzero((scores == self.floor[labels]) & (excess[labels] > 0))

@@ -97,8 +97,8 @@ class Skipped:
     """Detections that take places of the limits but are not evaluated, since nobody looked for their class.
 
     Args:
-        image_index: `(D,)` image of each, ascending.
-        labels: `(D,)` class of each, in as small a type as fits.
+        image_index: `(D,)` image of each, ascending, in as small a type as fits.
+        labels: `(D,)` class of each, likewise.
         scores: `(D,)` score of each.
 
     Example:
@@ -106,7 +106,7 @@ class Skipped:
         0
     """
 
-    image_index: npt.NDArray[np.int32]
+    image_index: npt.NDArray[np.integer[Any]]
     labels: npt.NDArray[np.integer[Any]]
     scores: npt.NDArray[np.float32]
 

@@ -14,7 +14,7 @@ from logn.base.arrays import foreground_columns
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections, Skipped
-from logn.predictions.nms import Boxes, Suppression
+from logn.predictions.nms import HALF, LOWER_HALF, Boxes, Suppression, descending_keys
 from logn.predictions.scores import (
     BestClassScores,
     ChosenClassScores,
@@ -27,6 +27,7 @@ from logn.predictions.scores import (
     Scores,
     Scratch,
     Transform,
+    scores_of_methods,
 )
 from logn.predictions.store import PredictionStore, StoreHeader
 
@@ -35,8 +36,6 @@ Mask = npt.NDArray[np.bool_]
 # Of each method: per class, the score below which detections are of no use; None where there is none.
 Floors = Sequence[Float32 | None]
 
-_LOWER_HALF = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
 # A guess that is too high is lowered by these factors before the threshold itself is the level.
 _LOWERED = (1.0, 0.25, 0.0625)
 # Of more candidates than so many times the wanted ones the best are tried first: sorting all takes longer.
@@ -70,14 +69,10 @@ def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: in
         >>> candidates.proposals.tolist(), candidates.labels.tolist()
         ([0, 0, 1], [2, 1, 2])
     """
-    # Such floats sort like their bits, and the place in the lower half keeps equal scores in order: one sort of
-    # integers is several times as fast as a stable sort of floats by index.
-    keys = (~scores.view(np.uint32)).astype(np.uint64) << _HALF
-    keys |= flat.astype(np.uint64)
-    keys.sort()
-    flat = (keys & _LOWER_HALF).astype(np.intp)
+    keys = descending_keys(scores, flat)
+    flat = (keys & LOWER_HALF).astype(np.intp)
     proposals = flat // num_classes
-    ranked: Float32 = (~(keys >> _HALF).astype(np.uint32)).view(np.float32)
+    ranked: Float32 = (~(keys >> HALF).astype(np.uint32)).view(np.float32)
     return SortedCandidates(proposals, flat - proposals * num_classes, ranked)
 
 
@@ -256,8 +251,12 @@ class ImageDecoder:
         smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
         # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
         one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
-        for method, function in enumerate(self._functions):
-            scores = function(image)
+        limited = [purpose for purpose, limits in enumerate(self.purposes) if limits.max_detections is not None][:1]
+        levels = [
+            max((guesses.get((purpose, method), 0.0) for purpose in limited), default=0.0)
+            for method in range(len(self._functions))
+        ]
+        for method, scores in enumerate(scores_of_methods(self._functions, image, levels)):
             for purpose, limits in enumerate(self.purposes):
                 filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
                 if one_class_each:
@@ -290,10 +289,11 @@ class ImageDecoder:
             boxes=boxes.at(kept.proposals, kept.labels),
             proposal=kept.proposals.astype(np.int32),
         )
-        # There are millions of labels: they take as little memory as they need.
-        small: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
-        labels = skipped.labels.astype(small)
-        return Decoded(detections, Skipped(np.full(len(labels), index, np.int32), labels, skipped.scores))
+        # There are millions of these: they take as little memory as they need.
+        image: Any = np.uint16 if len(self.store) <= 2**16 else np.int32
+        label: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
+        labels = skipped.labels.astype(label)
+        return Decoded(detections, Skipped(np.full(len(labels), index, image), labels, skipped.scores))
 
     def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
         """The scores as the framework makes them, and what they must exceed."""

@@ -21,6 +21,8 @@ from logn.models.proposals import Proposals
 Float32 = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
 
+LOWER_HALF = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
 # Pairs of boxes that are compared at once: some tens of megabytes.
 _PAIRS_AT_ONCE = 1_000_000
 # With more proposals than this not all pairs of them are compared, but only those of candidates.
@@ -129,7 +131,7 @@ class Suppression:
         labels = flat - proposals * num_classes
         if self._looks_up and self._kind == "class-wise" and self._has_fewer_bits(labels):
             return self._keep_all_classes(proposals, labels, scores)
-        order = np.argsort(-scores, kind="stable")
+        order = descending_order(scores)
         groups = np.zeros_like(labels) if self._kind == "class-agnostic" else labels[order]
         return np.sort(order[self._keep_by_pairs(proposals[order], labels[order], groups)])
 
@@ -138,9 +140,12 @@ class Suppression:
         packed = np.packbits(self._overlaps, axis=1, bitorder="little")
         return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
+    @cached_property
+    def _bits(self) -> list[int]:
+        return [1 << number for number in range(len(self._overlaps))]
+
     def _keep_one_by_one(self, proposals: Indices, groups: Indices, limit: int) -> Indices:
-        overlapping = self._rows
-        own_bit = [1 << number for number in range(len(overlapping))]
+        overlapping, own_bit = self._rows, self._bits
         kept_of_class = [0] * (int(groups.max(initial=0)) + 1)
         kept: list[int] = []
         keep = kept.append
@@ -158,13 +163,15 @@ class Suppression:
 
     def _keep_by_pairs(self, proposals: Indices, labels: Indices, groups: Indices) -> Indices:
         """Look at all pairs of candidates of one group at once."""
-        by_group = np.argsort(groups, kind="stable")
+        # NumPy sorts 16 bits by counting.
+        by_group = np.argsort(groups.astype(np.uint16) if groups.max(initial=0) < 2**16 else groups, kind="stable")
         proposals, labels = proposals[by_group], labels[by_group]
         losing: list[tuple[Indices, Indices]] = [(np.empty(0, np.intp), np.empty(0, np.intp))]
         boxes = None if self._looks_up else self._boxes.at(proposals, labels)
+        rows = proposals * len(self._boxes.boxes)
         for first, second in _pairs_in_groups(groups[by_group]):
             if boxes is None:
-                overlapping = self._overlaps[proposals[first], proposals[second]]
+                overlapping = self._overlaps.reshape(-1).take(rows.take(first) + proposals.take(second))
             else:
                 overlapping = box_iou(boxes[first], boxes[second]) > self._threshold
             losing.append((first[overlapping], second[overlapping]))
@@ -210,8 +217,9 @@ class Suppression:
 
 def _pairs_in_groups(groups: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[Indices, Indices]]:
     """All pairs `first < second` of one group, some at a time; `groups` is sorted."""
-    starts = np.searchsorted(groups, groups, side="left")
-    before = np.arange(len(groups)) - starts  # each is paired with those before it in its group
+    places = np.arange(len(groups))
+    starts = np.maximum.accumulate(np.where(np.diff(groups, prepend=groups[:1] - 1) != 0, places, 0))
+    before = places - starts  # each is paired with those before it in its group
     pairs_up_to = np.cumsum(before)
     begin = 0
     while begin < len(groups):
@@ -236,6 +244,28 @@ def _settle(count: int, first: Indices, second: Indices) -> npt.NDArray[np.bool_
         if np.array_equal(settled, kept):
             return kept
         kept = settled
+
+
+def descending_order(scores: Float32) -> Indices:
+    """Positions of scores, which are not negative, from the highest to the lowest; ties: the first.
+
+    Example:
+        >>> descending_order(np.array([0.5, 0.9, 0.5], np.float32)).tolist()
+        [1, 0, 2]
+    """
+    return (descending_keys(scores, np.arange(len(scores))) & LOWER_HALF).astype(np.intp)
+
+
+def descending_keys(scores: Float32, places: Indices) -> npt.NDArray[np.uint64]:
+    """Scores, which are not negative, and their places in one sorted number each: the highest score comes first.
+
+    Such floats sort like their bits, and the place in the lower half keeps equal scores in order: one sort of integers
+    is several times as fast as a stable sort of floats by index.
+    """
+    keys: npt.NDArray[np.uint64] = (~scores.view(np.uint32)).astype(np.uint64) << HALF
+    keys |= places.astype(np.uint64)
+    keys.sort()
+    return keys
 
 
 def floor_float32(value: float) -> np.float32:

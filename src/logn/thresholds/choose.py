@@ -316,13 +316,18 @@ def choose_thresholds(
 
 def choose(draws: DrawnDetections, goal: Goal) -> tuple[FloatArray, FloatArray]:
     """The common threshold `(B,)` and that of each class `(F, B)`, NaN where a class cannot meet the goal."""
-    images, (pooled,) = draws.images, draws.pooled.tried()
-    common = _of_one(pooled, goal, images)
-    common = np.where(np.isnan(common), pooled.thresholds[-1 if goal.kind == RECALL else 0], common)
+    images, common = draws.images, choose_common(draws, goal)
     if goal.is_joint:
         return common, _allotted(draws.tried(), goal, images)
     own = [_of_one(tried, goal, images) for tried in draws.tried()]
     return common, np.array(own).reshape(len(own), len(images))
+
+
+def choose_common(draws: DrawnDetections, goal: Goal) -> FloatArray:
+    """The best single threshold `(B,)`."""
+    (pooled,) = draws.pooled.tried()
+    common = _of_one(pooled, goal, draws.images)
+    return np.where(np.isnan(common), pooled.thresholds[-1 if goal.kind == RECALL else 0], common)
 
 
 def _of_one(tried: TriedThresholds, goal: Goal, images: Ints) -> FloatArray:

@@ -8,7 +8,7 @@ from logn.base.arrays import DEFAULT_AT, sigmoid
 from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
 from logn.methods.sampled_scores import NewThreshold, is_about
-from logn.thresholds.choose import Goal, choose
+from logn.thresholds.choose import Goal, choose_common
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections
 
 # Evenly spaced in logits, from 0.001 to 0.999: corrected scores may be small.
@@ -59,7 +59,6 @@ class ThresholdCurve:
         """Count what was matched at the first overlap, which is one half; `use` is `at` by default."""
         scored = ScoredDetections.of(matched, truth)
         once = DrawnDetections.once(scored)
-        common, _ = choose(once, Goal("f1"))
         use = at if use is None else use
         found, false_alarms = (tuple(counts[:, 0].tolist()) for counts in once.curve((*_GRID, at, use)))
         return cls(
@@ -70,7 +69,7 @@ class ThresholdCurve:
             objects=len(scored.object_labels),
             found_at=found[-2],
             false_alarms_at=false_alarms[-2],
-            best=float(common[0]),
+            best=float(choose_common(once, Goal("f1"))[0]),
             use=use,
             found_use=found[-1],
             false_alarms_use=false_alarms[-1],
