@@ -23,12 +23,23 @@ LABELS = {
     "prior": "prior (Prior2Posterior)",
     "norcal": "NorCal 0.6 (counts)",
     "loga": "LogA, raw counts",
-    "fracal": "FRACAL (counts)",
+    "fracal": "FRACAL, frequencies alone (counts)",
+    "fracal, boxes": "FRACAL (counts and boxes)",
     "margin -4": "margin -4 alone",
 }
+# What is shown apart for normalised and linear class layers: the paper's methods, and what LogN recommends.
+PAPER_SETTING = ("none", "logn", "mean", "loga", "prior", "half prior")
 FORMS = ("none", "half prior", "prior", "mean", "mean, std")
 # A candidate within so many points of the best mean gain is as good.
 CLOSE = 0.2
+
+
+def read(path: Path) -> Mapping[str, Measured]:
+    """The measurements of dev and test, from the folder of all results or from a file of them."""
+    if path.is_file():
+        found: dict[str, Measured] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    return {split: collect(path, split) for split in ("dev", "test")}
 
 
 def collect(root: Path, split: str) -> Measured:
@@ -101,24 +112,43 @@ def recall_table(measured: Measured, at: str, activation: str) -> list[tuple[str
     for name in all_heads[0]:
         if _is_landscape(name):
             continue
-        points = [methods[name]["recall"][at] for methods in all_heads]
-        plain = [methods["none"]["recall"][at] for methods in all_heads]
-        found = sum(point["found"] for point in points) / max(1, sum(point["found"] for point in plain))
-        groups = [mean(100 * point["groups"].get(group, nan) for point in points) for group in "rcf"]
-        recall = mean(100 * point["recall"] for point in points)
-        rows.append(
-            (
-                LABELS.get(name, name),
-                f"{recall:.1f}",
-                *(f"{value:.1f}" for value in groups),
-                f"{100 * (found - 1):+.1f} %",
-            )
-        )
+        rows.append((LABELS.get(name, name), *recall_cells(all_heads, name, at)))
     return rows
 
 
 def _is_landscape(name: str) -> bool:
     return any(name == f"{form} {shift:+g}" for form in FORMS for shift in LANDSCAPE)
+
+
+def recall_cells(all_heads: list[Measured], name: str, at: str, groups: str = "rcf") -> list[str]:
+    """Class-mean recall, that of some groups, and the change of objects found, at an equal number of detections."""
+    points = [methods[name]["recall"][at] for methods in all_heads]
+    found = sum(point["found"] for point in points) / max(1, sum(m["none"]["recall"][at]["found"] for m in all_heads))
+    values = [mean(point["recall"] for point in points)]
+    values += [mean(point["groups"].get(group, nan) for point in points) for group in groups]
+    return [*(f"{100 * value:.1f}" for value in values), f"{100 * (found - 1):+.1f} %"]
+
+
+def layer_tables(measured: Measured, names: Iterable[str], at: str = "0.25") -> tuple[list[tuple[str, ...]], ...]:
+    """AP, and recall at an equal number, apart for normalised and linear class layers and for both kinds of labels.
+
+    The normalised layer with federated labels is the setting of the paper. Each cell of AP has the mean change and on
+    how many heads it is a gain, that of "none" the mean AP; recall is the same with both kinds of labels.
+    """
+    layers = [[found for _, found in heads(measured, f"softmax-{layer}")] for layer in ("cosine", "linear")]
+    gains, recalls = [], []
+    for name in names:
+        cells, found = [LABELS.get(name, name)], [LABELS.get(name, name)]
+        for layer in layers:
+            for kind in PROTOCOLS:
+                values = [gain(protocols[kind], name) for protocols in layer]
+                raised = f"{mean(values):+.2f} ({sum(value > 0 for value in values)} of {len(values)})"
+                plain = f"{100 * mean(protocols[kind]['none']['AP'] for protocols in layer):.1f}"
+                cells.append(plain if name == "none" else raised)
+            found += recall_cells([protocols["exhaustive"] for protocols in layer], name, at, groups="r")
+        gains.append(tuple(cells))
+        recalls.append(tuple(found))
+    return gains, recalls
 
 
 def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
@@ -133,7 +163,10 @@ def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
 
 
 def public_table(measured: Measured) -> list[tuple[str, ...]]:
-    """Public detectors as they are: AP, and class-mean recall and objects found at the count of a score of 0.25."""
+    """Public detectors as they are: AP, and class-mean recall and objects found at the count of a score of 0.25.
+
+    What `logn correct` leaves alone is called so; what half of the prior would do is in brackets there.
+    """
     rows: list[tuple[str, ...]] = []
     for name, protocols in measured["public"].items():
         for method in ("none", "logn", "mean", "prior", "half prior"):
@@ -142,9 +175,10 @@ def public_table(measured: Measured) -> list[tuple[str, ...]]:
             if method != "none":
                 aps = [gain(first, method), gain(second, method)]
             shown = " | ".join(f"{value:.1f}" if method == "none" else f"{value:+.1f}" for value in aps)
-            point, plain = second[method]["recall"]["0.25"], second["none"]["recall"]["0.25"]
-            change = 100 * (point["found"] / max(1, plain["found"]) - 1)
-            rows.append((name, LABELS.get(method, method), shown, f"{100 * point['recall']:.1f}", f"{change:+.1f} %"))
+            cells = [LABELS.get(method, method), shown, *recall_cells([second], method, "0.25", groups="")]
+            if "left alone" in second[method]:
+                cells = ["**left alone**, half prior in brackets", *(f"({cell})" for cell in cells[1:])]
+            rows.append((name, *cells))
     return rows
 
 
@@ -161,8 +195,14 @@ def page(measured: Mapping[str, Measured]) -> str:
         for head, protocols in heads(test, "softmax")
     ]  # fmt: skip
     parts.append(markdown(("head", "federated", "exhaustive", "half prior, federated", "half prior, exhaustive"), rows))
-    columns = ("method", "AP", "AP50", "AP75", "APr", "APc", "APf", "AP, worst head")
-    parts += ["## AP on test", markdown(columns, ap_table(test))]
+    titles = ("method", "AP", "AP50", "AP75", "APr", "APc", "APf", "AP, worst head")
+    parts += ["## AP on test", markdown(titles, ap_table(test))]
+    gains, recalls = layer_tables(test, PAPER_SETTING)
+    kinds = tuple(f"{layer}, {kind}" for layer in ("normalised", "linear") for kind in PROTOCOLS)
+    parts += ["## By class layer: AP on test", markdown(("method", *kinds), gains)]
+    columns = ("class mean", "rare", "found")
+    layers = tuple(f"{layer}: {column}" for layer in ("normalised", "linear") for column in columns)
+    parts += ["## By class layer: recall at the count of 0.25", markdown(("method", *layers), recalls)]
     for activation in ("softmax", "sigmoid"):
         for at in ("0.5", "0.25", "0.05"):
             parts.append(f"## {activation}: recall at the count of {at}")

@@ -36,7 +36,8 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     """
     rows = moments.sample.astype(np.float64)
     scores = class_scores(moments, None, "sigmoid")
-    if scores.size <= FEWEST_ABOVE:
+    shifted = (affine.scale != 1.0) | (affine.shift != 0.0)
+    if scores.size <= FEWEST_ABOVE or not shifted.any():
         return affine
     number, level = int((scores > threshold).sum()), threshold
     if number < FEWEST_ABOVE:
@@ -45,7 +46,6 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.minimum(level / _objectness(moments), 1.0)
         needed = logit(share)[:, None] - affine(rows)
-    shifted = (affine.scale != 1.0) | (affine.shift != 0.0)
     needed = np.where(shifted, needed, np.where(scores > level, -np.inf, np.inf))
     shift = float(np.sort(needed, axis=None)[number - 1 : number + 1].mean())
     if not np.isfinite(shift):
