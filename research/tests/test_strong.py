@@ -4,13 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-import logn
 import logn_research.strong.heads as heads
 import logn_research.strong.measure as measuring
 import numpy as np
 import onnx
 import pytest
-from logn.statistics.moments import StatisticsMetadata
 from logn_research.estimators import MovingAverage
 from logn_research.evidence import thresholds
 from logn_research.pages import ROOT
@@ -20,6 +18,9 @@ from logn_research.strong.features import DETECTORS, FeatureCache, PublicDetecto
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
+
+import logn
+from logn.statistics.moments import StatisticsMetadata
 
 SIDE, CELLS = 32, 16
 
@@ -208,3 +209,15 @@ def test_the_page_has_the_tables_of_the_measurements():
     softmax = [protocols for _, protocols in tables.heads(found["test"], "softmax")]
     assert len(softmax) == 16
     assert all(tables.gain(protocols[kind], "half prior") > 0 for protocols in softmax for kind in tables.PROTOCOLS)
+
+
+def test_the_product_pages_have_the_numbers_of_the_papers_setting():
+    root = Path(__file__).parents[2]
+    found = tables.read(root / "research" / "results" / "strong.json")["test"]
+    parts = tables.layer_tables({k: v for k, v in found.items() if k != "public"}, ("logn", "half prior"))
+    page = (root / "docs" / "worth-it.md").read_text(encoding="utf-8")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for gains, recalls in zip(*parts, strict=True):
+        assert " | ".join(gains[1:]) in page
+        assert " | ".join(recalls[1:]) in page
+        assert f"→ {recalls[1]} (12.5 → {recalls[2]})* | *{float(recalls[3].split()[0]):.0f} %*" in readme

@@ -174,7 +174,7 @@ def _runner(model: Path, detector: PublicDetector) -> Any:
 
 
 def _resize_yolov8(graph: Any, side: int) -> None:
-    """Change the input of an exported YOLOv8 to `side` pixels: its grid of cells is the only part that knows the size."""
+    """Change the input of an exported YOLOv8 to `side` pixels: only its grid of cells knows the size."""
     from onnx import numpy_helper
 
     grids, strides = zip(*_cells(side), strict=True)
