@@ -28,7 +28,6 @@ class Name(StrEnum):
     components = "components"
     margins = "margins"
     online = "online"
-    samplers = "samplers"
     imagenet_lt = "imagenet-lt"
 
 
@@ -37,8 +36,8 @@ def bench(
         Name,
         typer.Argument(
             help="table1: every rival, with and without repeat factor sampling. components (table 2): mean, std and "
-            "margin of LogN. margins (table 3). online: LogN during training or after it. samplers: corrections after "
-            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers."
+            "margin of LogN. margins (table 3). online: LogN during training or after it. imagenet-lt: "
+            "classifiers."
         ),
     ],
     data: Annotated[

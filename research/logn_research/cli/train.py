@@ -30,7 +30,7 @@ def train(
         typer.Option(
             "--model",
             "-m",
-            help="Detectors: small, light, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
+            help="Detectors: small, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
             "resnet50, resnet152, resnext50.",
         ),
     ] = "small",
@@ -47,9 +47,7 @@ def train(
     batch: Annotated[int | None, typer.Option(help="Images per iteration, all processes together.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; by default scaled with the batch.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, order, augmentation and sampling.")] = 0,
-    weights: Annotated[
-        Path | None, typer.Option(help="Local file with weights of the backbone; `none` for a light detector without.")
-    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Local file with weights of the backbone.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Shorter side; of a classifier, of the square.")] = None,
     start: Annotated[Path | None, typer.Option(help="Run of the same model whose weights to begin with.")] = None,
     only: Annotated[

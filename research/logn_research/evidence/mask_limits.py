@@ -1,6 +1,6 @@
 """What limits the masks of drawn detectors: how well a true mask survives each step, before anything is learnt.
 
-    python -m logn_research.evidence.mask_limits glyphs/test.json
+As a command: `python -m logn_research.evidence.mask_limits glyphs/test.json`.
 """
 
 from __future__ import annotations

@@ -147,7 +147,9 @@ def test_the_findings_that_differ_have_the_numbers_of_the_data():
     one, two, three, four = ([row[column].split()[0] for row in gains] for column in (1, 3, 2, 4))
     assert [row[1].split(" ", 1)[1] for row in gains] == ["(8 of 8)"] * 3
     logn, loga, half = (value.removeprefix("+") for value in one)
-    assert f"the paper's LogN gains {logn} AP, LogA {loga} and half of the prior, which needs no counts, {half}" in section
+    assert (
+        f"the paper's LogN gains {logn} AP, LogA {loga} and half of the prior, which needs no counts, {half}" in section
+    )
     assert "on linear heads {}, {} and {}".format(*two) in section
     assert "With exhaustive labels: {}, {} and {}, and {}, {} and {}".format(*three, *four) in section
 
