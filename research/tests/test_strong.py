@@ -157,6 +157,15 @@ def test_a_std_relative_to_its_mean_keeps_the_size_of_logits():
     np.testing.assert_allclose(map_.shift, paper.shift * [1, size, size])
 
 
+def test_costs_are_shown_where_they_were_measured():
+    point = {"recall": 0.5, "found": 10, "groups": {}}
+    costs = {"precision": 0.25, "f1": 0.3, "found_in": {"r": 4}, "false_alarms_in": {"r": 9}}
+    for more, rows in (({}, []), (costs, [("none", "25.0", "30.0", "4", "9")])):
+        methods = {"none": {"AP": 0.2, "recall": {"0.25": point | more}}}
+        found = {"made": {"softmax-linear-random-0": {"federated": methods, "exhaustive": methods}}}
+        assert tables.cost_table(found, "0.25", "softmax") == rows
+
+
 def test_what_the_command_leaves_alone_is_called_so():
     point = {"recall": 0.5, "found": 10, "groups": {}}
     level = {"AP": 0.2, "recall": {"0.25": point}}

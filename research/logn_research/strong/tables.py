@@ -13,7 +13,10 @@ from logn_research.strong.measure import LANDSCAPE
 
 Measured = dict[str, Any]
 # The label-free candidates, simplest first: one formula for every head, then those that need more.
-CANDIDATES = ("half prior", "prior", "mean", "mean centred, margin -4")
+CANDIDATES = (
+    *("half prior", "prior", "mean", "mean centred, margin -4"),
+    *("logn, square root of std", "logn, relative std", "logn, sampled regions", "logn, official"),
+)
 PROTOCOLS = ("federated", "exhaustive")
 # What the page calls the methods.
 LABELS = {
@@ -74,7 +77,9 @@ def choose(measured: Measured) -> dict[str, Any]:
     """The rule: of the candidates that lower no head's AP beyond noise, the simplest within 0.2 of the best."""
     gains: dict[str, float] = {}
     lowered: dict[str, list[str]] = {}
-    for name in CANDIDATES:
+    everywhere = [found.keys() for _, protocols in heads(measured, "softmax") for found in protocols.values()]
+    candidates = [name for name in CANDIDATES if all(name in names for names in everywhere)]
+    for name in candidates:
         values = []
         for head, protocols in heads(measured, "softmax"):
             for protocol, methods in protocols.items():
@@ -82,7 +87,7 @@ def choose(measured: Measured) -> dict[str, Any]:
                 if lowers(methods, name):
                     lowered.setdefault(name, []).append(f"{head}, {protocol}")
         gains[name] = mean(values)
-    allowed = [name for name in CANDIDATES if name not in lowered]
+    allowed = [name for name in candidates if name not in lowered]
     best = max(gains[name] for name in allowed)
     chosen = next(name for name in allowed if gains[name] >= best - CLOSE)
     return {"chosen": chosen, "gains": gains, "lowered": lowered}
@@ -127,6 +132,21 @@ def recall_cells(all_heads: list[Measured], name: str, at: str, groups: str = "r
     values = [mean(point["recall"] for point in points)]
     values += [mean(point["groups"].get(group, nan) for point in points) for group in groups]
     return [*(f"{100 * value:.1f}" for value in values), f"{100 * (found - 1):+.1f} %"]
+
+
+def cost_table(measured: Measured, at: str, activation: str) -> list[tuple[str, ...]]:
+    """Class-mean precision and F1, and objects found and false alarms of rare classes; none where not measured."""
+    rows = []
+    all_heads = [protocols["exhaustive"] for _, protocols in heads(measured, activation)]
+    for name in all_heads[0]:
+        points = [] if _is_landscape(name) else [methods[name]["recall"][at] for methods in all_heads]
+        if points and "f1" in points[0]:
+            shares = [f"{100 * mean(point[key] for point in points):.1f}" for key in ("precision", "f1")]
+            rare = [
+                f"{mean(point[key].get('r', nan) for point in points):.0f}" for key in ("found_in", "false_alarms_in")
+            ]
+            rows.append((LABELS.get(name, name), *shares, *rare))
+    return rows
 
 
 def layer_tables(measured: Measured, names: Iterable[str], at: str = "0.25") -> tuple[list[tuple[str, ...]], ...]:
@@ -211,6 +231,10 @@ def page(measured: Mapping[str, Measured]) -> str:
                     ("method", "class mean", "rare", "common", "frequent", "found"), recall_table(test, at, activation)
                 )
             )
+    for activation in ("softmax", "sigmoid"):
+        if costs := cost_table(test, "0.25", activation):
+            header = ("method", "class-mean precision", "class-mean F1", "rare: found", "rare: false alarms")
+            parts += [f"## {activation}: costs at the count of 0.25", markdown(header, costs)]
     for kind in PROTOCOLS:
         parts += [
             f"## Landscape on dev, {kind}",
