@@ -9,14 +9,18 @@ import logn_research.strong.measure as measuring
 import numpy as np
 import onnx
 import pytest
+from logn_research.estimators import MovingAverage
 from logn_research.evidence import thresholds
 from logn_research.pages import ROOT
 from logn_research.strong import tables
 from logn_research.strong.__main__ import app
-from logn_research.strong.features import DETECTORS, FeatureCache, PublicDetector
+from logn_research.strong.features import DETECTORS, FeatureCache, PublicDetector, _resize_yolov8
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
+
+import logn
+from logn.statistics.moments import StatisticsMetadata
 
 SIDE, CELLS = 32, 16
 
@@ -97,11 +101,15 @@ def test_features_heads_measures_and_tables(small, tmp_path, monkeypatch):
     run("measure", *places)
     written = {path.name for path in (tmp_path / "runs" / "made" / "heads").iterdir()}
     assert written == {"softmax-linear-random-0", "softmax-cosine-rfs-0", "sigmoid-linear-random-0"}
-    printed = run("tables", "--root", tmp_path / "runs", "-o", tmp_path / "all.json")
+    printed = run("tables", tmp_path / "runs", "-o", tmp_path / "all.json")
+    assert run("tables", tmp_path / "all.json") == printed
     assert "| half prior |" in printed
     assert '"chosen":' in printed
     found = json.loads((tmp_path / "all.json").read_text())["test"]["made"]["softmax-linear-random-0"]["federated"]
     assert {"none", "logn", "mean", "prior", "half prior", "norcal", "loga", "fracal", "margin -4"} <= found.keys()
+    statistics = {f"logn, {name}" for name in ("moving average", "sampled regions", "official")}
+    forms = {"logn, relative std", "logn, square root of std", "fracal, boxes", "strength 0", "strength 1"}
+    assert statistics | forms <= found.keys()
     head = tmp_path / "runs" / "made" / "heads" / "softmax-linear-random-0"
     words = [str(head), "--data", str(tmp_path / "data"), "--bootstrap", "3", "-o", str(tmp_path / "heads.json")]
     monkeypatch.setattr(sys, "argv", ["thresholds", *words])
@@ -111,6 +119,61 @@ def test_features_heads_measures_and_tables(small, tmp_path, monkeypatch):
     )
     assert measured["rows"][1]["goals"]["f1"].keys() == published["rows"][1]["goals"]["f1"].keys()
     assert "| softmax-linear-random-0 | exhaustive | fppi=1 | recall |" in thresholds.head_results(measured)
+
+
+def test_a_yolov8_file_is_changed_to_another_size():
+    """The grid of cells, the strides and the shapes that hold their number; what is below them is left alone."""
+    held = {"grid": np.zeros((1, 2, 84), np.float32), "strides": np.zeros((1, 84), np.float32)}
+    held |= {"shape": np.array([1, 4, 84]), "split": np.array([64, 80]), "scale": np.float32(2)}
+    nodes = [
+        helper.make_node("Constant", [], [k], value=numpy_helper.from_array(np.asarray(v))) for k, v in held.items()
+    ]
+    sides = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in
+             {"images": [1, 3, 64, 64], "output0": [1, 6, 84]}.items()}  # fmt: skip
+    graph = helper.make_graph(nodes, "made", [sides["images"]], [sides["output0"]])
+    _resize_yolov8(graph, 32)
+    grid, strides, shape, split, scale = (numpy_helper.to_array(node.attribute[0].t) for node in graph.node)
+    np.testing.assert_array_equal(grid[0, :, :6], [[0.5, 1.5, 2.5, 3.5, 0.5, 1.5], [0.5] * 4 + [1.5] * 2])
+    np.testing.assert_array_equal(grid[0, :, 16:], [[0.5, 1.5, 0.5, 1.5, 0.5], [0.5, 0.5, 1.5, 1.5, 0.5]])
+    np.testing.assert_array_equal(strides[0], [8] * 16 + [16] * 4 + [32])
+    assert (shape.tolist(), split.tolist(), scale) == ([1, 4, 21], [64, 80], 2)
+    assert [size.dim_value for size in graph.input[0].type.tensor_type.shape.dim] == [1, 3, 32, 32]
+
+
+def test_the_official_average_keeps_what_it_keeps_on_lvis():
+    average = MovingAverage(1, momentum=1 - heads.KEPT_OF_START ** (1 / 50))
+    for _ in range(50):
+        average.update(np.array([[1.0], [3.0]]))
+    assert average.moments().mean[0] == pytest.approx(2 * (1 - heads.KEPT_OF_START))
+    assert round(heads.KEPT_OF_START, 2) == 0.29
+
+
+def test_a_std_relative_to_its_mean_keeps_the_size_of_logits():
+    moments = logn.ClassMoments(3, metadata=StatisticsMetadata(background=0, activation="softmax"))
+    moments.update(np.random.default_rng(0).normal([0, 1, 2], [1, 2, 6], (500, 3)))
+    map_, paper = measuring.relative_std(moments), logn.logit_normalization(moments)
+    size = np.sqrt(moments.variance[1:] + 1e-5).mean()
+    np.testing.assert_allclose(map_.scale, paper.scale * [1, size, size])
+    np.testing.assert_allclose(map_.shift, paper.shift * [1, size, size])
+
+
+def test_costs_are_shown_where_they_were_measured():
+    point = {"recall": 0.5, "found": 10, "groups": {}}
+    costs = {"precision": 0.25, "f1": 0.3, "found_in": {"r": 4}, "false_alarms_in": {"r": 9}}
+    for more, rows in (({}, []), (costs, [("none", "25.0", "30.0", "4", "9")])):
+        methods = {"none": {"AP": 0.2, "recall": {"0.25": point | more}}}
+        found = {"made": {"softmax-linear-random-0": {"federated": methods, "exhaustive": methods}}}
+        assert tables.cost_table(found, "0.25", "softmax") == rows
+
+
+def test_what_the_command_leaves_alone_is_called_so():
+    point = {"recall": 0.5, "found": 10, "groups": {}}
+    level = {"AP": 0.2, "recall": {"0.25": point}}
+    methods = {name: dict(level) for name in ("none", "logn", "mean", "prior", "half prior")}
+    for alone in ({}, {"left alone": "The classes are nearly level."}):
+        methods["half prior"] = level | alone
+        *_, row = tables.public_table({"public": {"made": {"federated": methods, "exhaustive": methods}}})
+        assert ("left alone" in row[1], row[2]) == (bool(alone), "(+0.0 | +0.0)" if alone else "+0.0 | +0.0")
 
 
 def measured(**gains):
@@ -137,11 +200,13 @@ def test_the_rule(gains, chosen):
 def test_the_page_has_the_tables_of_the_measurements():
     root = Path(__file__).parents[2]
     page = (root / "research" / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
-    found = json.loads((root / "research" / "results" / "strong.json").read_text(encoding="utf-8"))
+    found = tables.read(root / "research" / "results" / "strong.json")
     printed = tables.page(found)
     sections = dict(part.split("\n\n", 1) for part in printed.removeprefix("## ").split("\n\n## "))
     shown = [
         "AP on test",
+        "By class layer: AP on test",
+        "By class layer: recall at the count of 0.25",
         "softmax: recall at the count of 0.25",
         "sigmoid: recall at the count of 0.25",
         "Landscape on dev, federated",
@@ -153,3 +218,15 @@ def test_the_page_has_the_tables_of_the_measurements():
     softmax = [protocols for _, protocols in tables.heads(found["test"], "softmax")]
     assert len(softmax) == 16
     assert all(tables.gain(protocols[kind], "half prior") > 0 for protocols in softmax for kind in tables.PROTOCOLS)
+
+
+def test_the_product_pages_have_the_numbers_of_the_papers_setting():
+    root = Path(__file__).parents[2]
+    found = tables.read(root / "research" / "results" / "strong.json")["test"]
+    parts = tables.layer_tables({k: v for k, v in found.items() if k != "public"}, ("logn", "half prior"))
+    page = (root / "docs" / "worth-it.md").read_text(encoding="utf-8")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for gains, recalls in zip(*parts, strict=True):
+        assert " | ".join(gains[1:]) in page
+        assert " | ".join(recalls[1:]) in page
+        assert f"→ {recalls[1]} (12.5 → {recalls[2]})* | *{float(recalls[3].split()[0]):.0f} %*" in readme

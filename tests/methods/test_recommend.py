@@ -118,9 +118,13 @@ def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
     assert threshold_after(affine, moments, 0.99).use is None
 
 
-def test_without_rows_a_sigmoid_map_is_not_shifted():
+def test_without_rows_or_strength_a_sigmoid_map_is_not_shifted():
     moments = moments_of(long_tailed(), activation="sigmoid", sample_rows=0)
     assert "common_shift" not in logn.recommend(moments).fit(moments).settings
+    moments = moments_of(long_tailed(), activation="sigmoid")
+    unmoved = logn.recommend(moments).fit(moments, strength=0.0)
+    assert (unmoved.scale == 1.0).all()
+    assert (unmoved.shift == 0.0).all()
 
 
 def test_the_matching_threshold_keeps_the_number_of_scores():

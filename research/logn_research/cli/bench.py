@@ -28,7 +28,6 @@ class Name(StrEnum):
     components = "components"
     margins = "margins"
     online = "online"
-    samplers = "samplers"
     imagenet_lt = "imagenet-lt"
 
 
@@ -38,8 +37,7 @@ def bench(
         typer.Argument(
             show_choices=False,
             help="table1: every rival, with and without repeat factor sampling. components (table 2): mean, std and "
-            "margin of LogN. margins (table 3). online: LogN during training or after it. samplers: corrections after "
-            "random, repeat factor and class-balanced sampling. imagenet-lt: classifiers.",
+            "margin of LogN. margins (table 3). online: LogN during training or after it. imagenet-lt: classifiers.",
         ),
     ],
     data: Annotated[

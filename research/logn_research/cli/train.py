@@ -33,7 +33,7 @@ def train(
             "--model",
             "-m",
             metavar="NAME",
-            help="Detectors: small, light, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
+            help="Detectors: small, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
             "resnet50, resnet152, resnext50.",
         ),
     ] = "small",
@@ -64,9 +64,7 @@ def train(
     seed: Annotated[int, typer.Option(metavar="N", help="Of weights, order, augmentation and sampling.")] = 0,
     weights: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH", help="Local file with weights of the backbone; `none` for a light detector without."
-        ),
+        typer.Option(metavar="PATH", help="Local file with weights of the backbone."),
     ] = None,
     image_size: Annotated[
         int | None, typer.Option(metavar="N", help="Shorter side; of a classifier, of the square.")

@@ -184,31 +184,6 @@ def online(problem: Problem, seed: int) -> Sections:
     return sections
 
 
-def samplers(problem: Problem, seed: int) -> Sections:
-    """How corrections go together with samplers: the paper's claim that LogN follows whatever the sampler did."""
-    methods = {
-        "CE": "none",
-        "LogA": "loga:priors=false",
-        "LogA with priors": "loga",
-        "NorCal": "norcal",
-        "LogN": "logn",
-        "LogN, margin 0": "logn:margin=0",
-        "recommended": "recommended",
-    }
-    return {
-        title: [
-            Row(
-                label,
-                ModelSpec(problem, sampler=sampler, seed=seed),
-                method,
-                paper=_table1_paper(label, sampler, MAIN_FRAMEWORK),
-            )
-            for label, method in methods.items()
-        ]
-        for sampler, title in (*SAMPLERS.items(), ("balanced", "Class-balanced sampling"))
-    }
-
-
 def imagenet_lt(problem: Problem, seed: int) -> Sections:
     """The paper's ImageNet-LT table, its components, and what the class layer and the correction do each.
 
@@ -305,11 +280,5 @@ TABLES = {
         "Table 3 of the paper, with the baseline of its table 2 (Mask-R101, RFS, normalised classifier)",
     ),
     "online": Table("LogN during training or after it (the paper's figure on online LogN).", online),
-    "samplers": Table(
-        "Corrections after random, repeat factor and class-balanced sampling.",
-        samplers,
-        tuple(row for row in TABLE1 if row.method in ("CE", "LogA", "LogN")),
-        "The rows of table 1 of the paper that take part here",
-    ),
     "imagenet-lt": Table("Every row of the paper's ImageNet-LT table and of its components.", imagenet_lt),
 }

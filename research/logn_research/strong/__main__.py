@@ -67,12 +67,15 @@ def measure(data: Data, root: Root) -> None:
 
 
 @app.command("tables")
-def print_tables(root: Root, output: Annotated[Path | None, typer.Option("-o")] = None) -> None:
+def print_tables(
+    measured_in: Annotated[Path, typer.Argument(help="Folder of all results, or a file that -o wrote.")],
+    output: Annotated[Path | None, typer.Option("-o")] = None,
+) -> None:
     """Print the tables of the page, and what the rule chooses on dev; write all measurements to a file."""
-    measured = {split: tables.collect(root, split) for split in ("dev", "test")}
+    measured = tables.read(measured_in)
     print(tables.page(measured))
     if output is not None:
-        output.write_text(json.dumps(measured))
+        output.write_text(json.dumps(measured, separators=(",", ":")))
 
 
 @app.command()

@@ -27,6 +27,7 @@ class PublicDetector:
         size: Side of the square input, in pixels.
         maps: Names of the tensors to pool, with their strides.
         layout: "yolov8" (boxes and class scores, no objectness) or "yolox" (offsets, objectness, class scores).
+            A YOLOv8 file of another input size is changed to `size` as it is read.
         bgr: Whether the input is BGR from 0 to 255 (else RGB from 0 to 1).
     """
 
@@ -36,7 +37,12 @@ class PublicDetector:
     bgr: bool = False
 
 
+# The last maps of YOLOv8's class branch: fewer numbers than its neck, and nearer to the classes.
+CLASS_BRANCH = {f"/model.22/cv3.{i}/cv3.{i}.1/act/Mul_output_0": stride for i, stride in enumerate((8, 16, 32))}
+
 DETECTORS = {
+    "yolov8s": PublicDetector(416, CLASS_BRANCH, "yolov8"),
+    "yolov8m": PublicDetector(416, CLASS_BRANCH, "yolov8"),
     "yolov8n": PublicDetector(
         640,
         {
@@ -134,6 +140,8 @@ def _runner(model: Path, detector: PublicDetector) -> Any:
     from torchvision.ops import nms, roi_align
 
     graph = onnx.load(model)
+    if detector.layout == "yolov8":
+        _resize_yolov8(graph.graph, detector.size)
     output = graph.graph.output[0].name
     graph.graph.output.extend(onnx.ValueInfoProto(name=name) for name in detector.maps)
     options = onnxruntime.SessionOptions()
@@ -163,6 +171,29 @@ def _runner(model: Path, detector: PublicDetector) -> Any:
         return boxes * scale, objectness, features.astype(np.float16)
 
     return run
+
+
+def _resize_yolov8(graph: Any, side: int) -> None:
+    """Change the input of an exported YOLOv8 to `side` pixels: only its grid of cells knows the size."""
+    from onnx import numpy_helper
+
+    grids, strides = zip(*_cells(side), strict=True)
+    centres, stride = np.concatenate(grids).T[None] + 0.5, np.concatenate(strides)[None]
+    before = graph.output[0].type.tensor_type.shape.dim[2].dim_value
+    for node in graph.node:
+        if node.op_type != "Constant":
+            continue
+        held = node.attribute[0].t
+        values = numpy_helper.to_array(held)
+        if values.shape[-1:] == (before,):
+            values = (centres if values.ndim == 3 else stride).astype(values.dtype)
+        elif values.ndim == 1 and len(values) and values[-1] == before:
+            values = np.append(values[:-1], stride.size).astype(values.dtype)
+        held.CopyFrom(numpy_helper.from_array(values))
+    for dimension in graph.input[0].type.tensor_type.shape.dim[2:]:
+        dimension.dim_value = side
+    graph.output[0].type.tensor_type.shape.dim[2].dim_value = stride.size
+    del graph.value_info[:]
 
 
 def _yolov8(found: npt.NDArray[Any], side: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

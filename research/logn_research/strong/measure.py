@@ -13,6 +13,7 @@ import numpy as np
 import logn
 from logn import ClassAffine, ClassMoments
 from logn.base.arrays import FloatArray, foreground_columns
+from logn.data.fractal_dimensions import read_dimensions
 from logn.measure.comparison.comparison import CompareSettings
 from logn.statistics.diagnosis import active_classes
 
@@ -21,6 +22,8 @@ BOOTSTRAP = 200
 LABELS = {"federated": "{split}.json", "exhaustive": "{split}_exhaustive.json"}
 # Shifts of the whole foreground, for the landscape of margins.
 LANDSCAPE = (2.0, 0.0, -2.0, -4.0, -6.0, -8.0)
+# Strengths of the recommendation besides one half, at its constant margin.
+STRENGTHS = (0.0, 0.25, 0.75, 1.0)
 METRICS = ("AP", "AP50", "AP75", "APr", "APc", "APf")
 
 
@@ -33,38 +36,64 @@ def statistics_of(moments: ClassMoments) -> dict[str, FloatArray]:
     return {"mean": moments.mean[foreground], "prior": np.log(np.maximum(prior[foreground], 1e-300))}
 
 
-def methods(moments: ClassMoments, counts: Any = None) -> dict[str, ClassAffine]:
-    """The maps that are compared, by name; a common shift is free for sigmoids, so they have no margins."""
+def methods(
+    moments: ClassMoments,
+    counts: Any = None,
+    dimensions: FloatArray | None = None,
+    others: Mapping[str, ClassMoments] | None = None,
+) -> dict[str, ClassAffine]:
+    """The maps that are compared, by name; a common shift is free for sigmoids, so they have no margins.
+
+    Args:
+        moments: Exact statistics over all training proposals.
+        counts: Of the training labels, for the methods that need them.
+        dimensions: Fractal dimension of each class, for FRACAL.
+        others: Other statistics of the same head, by name, for the paper's equation.
+    """
     place = moments.metadata.background
     foreground = foreground_columns(moments.num_columns, place)
     live = active_classes(moments, place)[foreground]
-    found = statistics_of(moments)
-    mean, prior, std = found["mean"], found["prior"], np.sqrt(moments.variance[foreground] + 1e-5)
-
-    def over_foreground(shift: FloatArray, scale: FloatArray | float = 1.0) -> ClassAffine:
-        scales = np.where(live, np.broadcast_to(scale, shift.shape), 1.0)
-        return ClassAffine.over_foreground(scales, np.where(live, shift, 0.0), place, method="")
-
-    lowest_mean, lowest_prior = mean[live].min(), prior[live].min()
-    maps = {
-        "logn": over_foreground((lowest_mean - mean) / std, 1 / std),
-        "mean": over_foreground(lowest_mean - mean),
-        "prior": over_foreground(lowest_prior - prior),
-        "half prior": over_foreground(0.5 * (lowest_prior - prior)),
-    }
+    advice = logn.recommend(moments)
+    maps = {"logn": logn.logit_normalization(moments)}
+    maps |= {f"logn, {name}": logn.logit_normalization(found) for name, found in (others or {}).items()}
+    maps["logn, relative std"] = relative_std(moments)
+    maps["logn, square root of std"] = logn.logit_normalization(moments, std_power=0.5)
+    maps["mean"] = logn.logit_normalization(moments, use_std=False)
+    maps["prior"] = logn.prior2posterior(moments)
+    maps["half prior"] = advice.fit(moments, force=True)
+    maps |= {f"strength {value:g}": advice.fit(moments, strength=value, force=True) for value in STRENGTHS}
     if place is not None:
-        maps["mean centred, margin -4"] = over_foreground(mean[live].mean() - mean - 4.0)
-        maps["half prior centred, margin -4"] = over_foreground(0.5 * (prior[live].mean() - prior) - 4.0)
-        maps["margin -4"] = over_foreground(np.full(len(mean), -4.0))
+        values = statistics_of(moments)
+
+        def centred(shift: FloatArray) -> ClassAffine:
+            moved = np.where(live, shift, 0.0)
+            return ClassAffine.over_foreground(np.ones(len(live)), moved, place, method="")
+
+        mean, prior = values["mean"], values["prior"]
+        maps["mean centred, margin -4"] = centred(mean[live].mean() - mean - 4.0)
+        maps["half prior centred, margin -4"] = centred(0.5 * (prior[live].mean() - prior) - 4.0)
+        maps["margin -4"] = centred(np.full(len(live), -4.0))
     if counts is not None:
-        maps["norcal"] = logn.methods.norcal(np.maximum(counts.image_counts, 1), background=place)
-        raw = np.maximum(counts.instance_counts, 1)
-        maps["loga"] = logn.methods.logit_adjustment(raw, priors=False, background=place)
+        images, objects = np.maximum(counts.image_counts, 1), np.maximum(counts.instance_counts, 1)
+        maps["norcal"] = logn.methods.norcal(images, background=place)
+        maps["loga"] = logn.methods.logit_adjustment(objects, priors=False, background=place)
         if place is not None:
-            maps["fracal"] = logn.methods.fracal(
-                np.maximum(counts.image_counts, 1), counts.num_images, None, background=place
-            )
+            maps["fracal"] = logn.methods.fracal(images, counts.num_images, None, background=place)
+            maps["fracal, boxes"] = logn.methods.fracal(images, counts.num_images, dimensions, background=place)
     return maps
+
+
+def relative_std(moments: ClassMoments) -> ClassAffine:
+    """The paper's equation, divided by the standard deviation relative to its mean over the live classes."""
+    place = moments.metadata.background
+    foreground = foreground_columns(moments.num_columns, place)
+    live = active_classes(moments, place)[foreground]
+    size = np.sqrt(moments.variance[foreground] + 1e-5)
+    factor = np.where(live, size[live].mean(), 1.0)
+    paper = logn.logit_normalization(moments)
+    return ClassAffine.over_foreground(
+        factor * paper.scale[foreground], factor * paper.shift[foreground], place, method=""
+    )
 
 
 def landscape(moments: ClassMoments) -> dict[str, ClassAffine]:
@@ -116,12 +145,17 @@ def _number(value: float) -> float | None:
 def measure_folder(folder: Path, data: Path, counts: Any, *, split: str, with_landscape: bool = False) -> None:
     """Measure one head or detector under both kinds of labels; what is there already is not measured again."""
     moments = ClassMoments.load(folder / "statistics.safetensors")
+    advice = logn.recommend(moments)
+    others = {path.stem.split(", ")[1]: ClassMoments.load(path) for path in sorted(folder.glob("statistics, *"))}
+    dimensions = None if counts is None else read_dimensions(data / "train.json")
     for labels, name in LABELS.items():
         output = folder / f"{split}-{labels}.json"
         if output.exists():
             continue
         annotations = data / name.format(split=split)
-        maps = methods(moments, counts) | (landscape(moments) if with_landscape else {})
+        maps = methods(moments, counts, dimensions, others) | (landscape(moments) if with_landscape else {})
         found = measure(folder / split, annotations, maps)
+        if advice.method == "none":  # what `logn correct` says, and does nothing
+            found["half prior"]["left alone"] = advice.finding
         output.write_text(json.dumps(found, indent=1))
         print(f"{folder.parent.parent.name} {folder.name} {split} {labels}", flush=True)

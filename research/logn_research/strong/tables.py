@@ -13,7 +13,10 @@ from logn_research.strong.measure import LANDSCAPE
 
 Measured = dict[str, Any]
 # The label-free candidates, simplest first: one formula for every head, then those that need more.
-CANDIDATES = ("half prior", "prior", "mean", "mean centred, margin -4")
+CANDIDATES = (
+    *("half prior", "prior", "mean", "mean centred, margin -4"),
+    *("logn, square root of std", "logn, relative std", "logn, sampled regions", "logn, official"),
+)
 PROTOCOLS = ("federated", "exhaustive")
 # What the page calls the methods.
 LABELS = {
@@ -23,12 +26,23 @@ LABELS = {
     "prior": "prior (Prior2Posterior)",
     "norcal": "NorCal 0.6 (counts)",
     "loga": "LogA, raw counts",
-    "fracal": "FRACAL (counts)",
+    "fracal": "FRACAL, frequencies alone (counts)",
+    "fracal, boxes": "FRACAL (counts and boxes)",
     "margin -4": "margin -4 alone",
 }
+# What is shown apart for normalised and linear class layers: the paper's methods, and what LogN recommends.
+PAPER_SETTING = ("none", "logn", "mean", "loga", "prior", "half prior")
 FORMS = ("none", "half prior", "prior", "mean", "mean, std")
 # A candidate within so many points of the best mean gain is as good.
 CLOSE = 0.2
+
+
+def read(path: Path) -> Mapping[str, Measured]:
+    """The measurements of dev and test, from the folder of all results or from a file of them."""
+    if path.is_file():
+        found: dict[str, Measured] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    return {split: collect(path, split) for split in ("dev", "test")}
 
 
 def collect(root: Path, split: str) -> Measured:
@@ -63,7 +77,9 @@ def choose(measured: Measured) -> dict[str, Any]:
     """The rule: of the candidates that lower no head's AP beyond noise, the simplest within 0.2 of the best."""
     gains: dict[str, float] = {}
     lowered: dict[str, list[str]] = {}
-    for name in CANDIDATES:
+    everywhere = [found.keys() for _, protocols in heads(measured, "softmax") for found in protocols.values()]
+    candidates = [name for name in CANDIDATES if all(name in names for names in everywhere)]
+    for name in candidates:
         values = []
         for head, protocols in heads(measured, "softmax"):
             for protocol, methods in protocols.items():
@@ -71,7 +87,7 @@ def choose(measured: Measured) -> dict[str, Any]:
                 if lowers(methods, name):
                     lowered.setdefault(name, []).append(f"{head}, {protocol}")
         gains[name] = mean(values)
-    allowed = [name for name in CANDIDATES if name not in lowered]
+    allowed = [name for name in candidates if name not in lowered]
     best = max(gains[name] for name in allowed)
     chosen = next(name for name in allowed if gains[name] >= best - CLOSE)
     return {"chosen": chosen, "gains": gains, "lowered": lowered}
@@ -101,24 +117,58 @@ def recall_table(measured: Measured, at: str, activation: str) -> list[tuple[str
     for name in all_heads[0]:
         if _is_landscape(name):
             continue
-        points = [methods[name]["recall"][at] for methods in all_heads]
-        plain = [methods["none"]["recall"][at] for methods in all_heads]
-        found = sum(point["found"] for point in points) / max(1, sum(point["found"] for point in plain))
-        groups = [mean(100 * point["groups"].get(group, nan) for point in points) for group in "rcf"]
-        recall = mean(100 * point["recall"] for point in points)
-        rows.append(
-            (
-                LABELS.get(name, name),
-                f"{recall:.1f}",
-                *(f"{value:.1f}" for value in groups),
-                f"{100 * (found - 1):+.1f} %",
-            )
-        )
+        rows.append((LABELS.get(name, name), *recall_cells(all_heads, name, at)))
     return rows
 
 
 def _is_landscape(name: str) -> bool:
     return any(name == f"{form} {shift:+g}" for form in FORMS for shift in LANDSCAPE)
+
+
+def recall_cells(all_heads: list[Measured], name: str, at: str, groups: str = "rcf") -> list[str]:
+    """Class-mean recall, that of some groups, and the change of objects found, at an equal number of detections."""
+    points = [methods[name]["recall"][at] for methods in all_heads]
+    found = sum(point["found"] for point in points) / max(1, sum(m["none"]["recall"][at]["found"] for m in all_heads))
+    values = [mean(point["recall"] for point in points)]
+    values += [mean(point["groups"].get(group, nan) for point in points) for group in groups]
+    return [*(f"{100 * value:.1f}" for value in values), f"{100 * (found - 1):+.1f} %"]
+
+
+def cost_table(measured: Measured, at: str, activation: str) -> list[tuple[str, ...]]:
+    """Class-mean precision and F1, and objects found and false alarms of rare classes; none where not measured."""
+    rows = []
+    all_heads = [protocols["exhaustive"] for _, protocols in heads(measured, activation)]
+    for name in all_heads[0]:
+        points = [] if _is_landscape(name) else [methods[name]["recall"][at] for methods in all_heads]
+        if points and "f1" in points[0]:
+            shares = [f"{100 * mean(point[key] for point in points):.1f}" for key in ("precision", "f1")]
+            rare = [
+                f"{mean(point[key].get('r', nan) for point in points):.0f}" for key in ("found_in", "false_alarms_in")
+            ]
+            rows.append((LABELS.get(name, name), *shares, *rare))
+    return rows
+
+
+def layer_tables(measured: Measured, names: Iterable[str], at: str = "0.25") -> tuple[list[tuple[str, ...]], ...]:
+    """AP, and recall at an equal number, apart for normalised and linear class layers and for both kinds of labels.
+
+    The normalised layer with federated labels is the setting of the paper. Each cell of AP has the mean change and on
+    how many heads it is a gain, that of "none" the mean AP; recall is the same with both kinds of labels.
+    """
+    layers = [[found for _, found in heads(measured, f"softmax-{layer}")] for layer in ("cosine", "linear")]
+    gains, recalls = [], []
+    for name in names:
+        cells, found = [LABELS.get(name, name)], [LABELS.get(name, name)]
+        for layer in layers:
+            for kind in PROTOCOLS:
+                values = [gain(protocols[kind], name) for protocols in layer]
+                raised = f"{mean(values):+.2f} ({sum(value > 0 for value in values)} of {len(values)})"
+                plain = f"{100 * mean(protocols[kind]['none']['AP'] for protocols in layer):.1f}"
+                cells.append(plain if name == "none" else raised)
+            found += recall_cells([protocols["exhaustive"] for protocols in layer], name, at, groups="r")
+        gains.append(tuple(cells))
+        recalls.append(tuple(found))
+    return gains, recalls
 
 
 def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
@@ -133,7 +183,10 @@ def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
 
 
 def public_table(measured: Measured) -> list[tuple[str, ...]]:
-    """Public detectors as they are: AP, and class-mean recall and objects found at the count of a score of 0.25."""
+    """Public detectors as they are: AP, and class-mean recall and objects found at the count of a score of 0.25.
+
+    What `logn correct` leaves alone is called so; what half of the prior would do is in brackets there.
+    """
     rows: list[tuple[str, ...]] = []
     for name, protocols in measured["public"].items():
         for method in ("none", "logn", "mean", "prior", "half prior"):
@@ -142,9 +195,10 @@ def public_table(measured: Measured) -> list[tuple[str, ...]]:
             if method != "none":
                 aps = [gain(first, method), gain(second, method)]
             shown = " | ".join(f"{value:.1f}" if method == "none" else f"{value:+.1f}" for value in aps)
-            point, plain = second[method]["recall"]["0.25"], second["none"]["recall"]["0.25"]
-            change = 100 * (point["found"] / max(1, plain["found"]) - 1)
-            rows.append((name, LABELS.get(method, method), shown, f"{100 * point['recall']:.1f}", f"{change:+.1f} %"))
+            cells = [LABELS.get(method, method), shown, *recall_cells([second], method, "0.25", groups="")]
+            if "left alone" in second[method]:
+                cells = ["**left alone**, half prior in brackets", *(f"({cell})" for cell in cells[1:])]
+            rows.append((name, *cells))
     return rows
 
 
@@ -161,8 +215,14 @@ def page(measured: Mapping[str, Measured]) -> str:
         for head, protocols in heads(test, "softmax")
     ]  # fmt: skip
     parts.append(markdown(("head", "federated", "exhaustive", "half prior, federated", "half prior, exhaustive"), rows))
-    columns = ("method", "AP", "AP50", "AP75", "APr", "APc", "APf", "AP, worst head")
-    parts += ["## AP on test", markdown(columns, ap_table(test))]
+    titles = ("method", "AP", "AP50", "AP75", "APr", "APc", "APf", "AP, worst head")
+    parts += ["## AP on test", markdown(titles, ap_table(test))]
+    gains, recalls = layer_tables(test, PAPER_SETTING)
+    kinds = tuple(f"{layer}, {kind}" for layer in ("normalised", "linear") for kind in PROTOCOLS)
+    parts += ["## By class layer: AP on test", markdown(("method", *kinds), gains)]
+    columns = ("class mean", "rare", "found")
+    layers = tuple(f"{layer}: {column}" for layer in ("normalised", "linear") for column in columns)
+    parts += ["## By class layer: recall at the count of 0.25", markdown(("method", *layers), recalls)]
     for activation in ("softmax", "sigmoid"):
         for at in ("0.5", "0.25", "0.05"):
             parts.append(f"## {activation}: recall at the count of {at}")
@@ -171,6 +231,10 @@ def page(measured: Mapping[str, Measured]) -> str:
                     ("method", "class mean", "rare", "common", "frequent", "found"), recall_table(test, at, activation)
                 )
             )
+    for activation in ("softmax", "sigmoid"):
+        if costs := cost_table(test, "0.25", activation):
+            header = ("method", "class-mean precision", "class-mean F1", "rare: found", "rare: false alarms")
+            parts += [f"## {activation}: costs at the count of 0.25", markdown(header, costs)]
     for kind in PROTOCOLS:
         parts += [
             f"## Landscape on dev, {kind}",

@@ -67,8 +67,6 @@ PAPER_TEST = Augmentation(short_sides=(800,), longest_side=1333)
 #: Small images as they are. No flip: the mirror image of a glyph may be another class.
 SMALL_TRAIN = Augmentation(colour=0.2)
 SMALL_TEST = Augmentation()
-#: Photographs on a CPU.
-LIGHT_TRAIN = Augmentation(short_sides=(256,), longest_side=427, flip=0.5, colour=0.2)
 
 
 def fitted_size(size: tuple[int, int], short_side: int, longest_side: int) -> tuple[int, int]:

@@ -159,7 +159,7 @@ def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, b
     wanted: Any = model.settings
     checkpoint = read_checkpoint(path, type(wanted))
     before = checkpoint.settings
-    for name in ("model", "num_classes", "classifier", "backbone", "mask_classifier", "pretrained"):
+    for name in ("model", "num_classes", "classifier", "mask_classifier", "pretrained"):
         ours, theirs = getattr(wanted, name, None), getattr(before, name, None)
         if ours == "scaled":
             ours = "linear"  # the weights that the scales are for

@@ -26,12 +26,12 @@ from logn.models.hooks import evaluation_mode
 from logn.models.layer import LogitLayer
 from logn.models.proposals import MaskFunction, Proposals
 from logn_research.losses.loss_factory import layout_of
-from logn_research.training.backbones import STRIDES, LightBackbone, load_backbone
+from logn_research.training.backbones import load_backbone
 from logn_research.training.feature_memory import FeatureMemory
 from logn_research.training.heads import STAGE_IOU, CascadeRegionHeads, RegionHeads
 from logn_research.training.layers import BoxPredictor, MaskPredictor
 from logn_research.training.regions import ClassificationLoss, Target, clip, size_of
-from logn_research.training.settings import LIGHT_MODEL, DetectorSettings
+from logn_research.training.settings import DetectorSettings
 from logn_research.training.small import (
     PYRAMID_CHANNELS,
     KeepSizeTransform,
@@ -259,7 +259,6 @@ NORMALISATION = {"affine": FixedStatisticsNorm, "frozen": FrozenBatchNorm2d, Non
 SHORTER_SIDE, LONGER_SIDE = 800, 1333
 # Mean and standard deviation of the colours of ImageNet.
 COLOURS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-LIGHT_SIDE = 256
 
 
 def build_detector(
@@ -280,15 +279,13 @@ def build_detector(
         raise InputError("The small detector takes no backbone `weights`: leave them out.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if settings.model == "small":
-            return _small(settings)
-        return _light(settings, weights) if settings.model == LIGHT_MODEL else _paper(settings, weights)
+        return _small(settings) if settings.model == "small" else _paper(settings, weights)
 
 
 def make_detector(
     model: str, num_classes: int, *, seed: int = 0, weights: dict[str, Tensor] | None = None, **settings: Any
 ) -> TwoStageDetector:
-    """Build an untrained detector: `small`, `light`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
+    """Build an untrained detector: `small`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
 
     Example:
         >>> make_detector("small", 5).logit_layer_paths
@@ -334,40 +331,6 @@ def _small(settings: DetectorSettings) -> TwoStageDetector:
 def _small_transform(settings: DetectorSettings) -> KeepSizeTransform:
     side = settings.image_size or 128
     return KeepSizeTransform(side, 2 * side, [0.5] * 3, [0.25] * 3, size_divisible=16)
-
-
-def _light(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector:
-    name, side = str(settings.backbone), settings.image_size or LIGHT_SIDE
-    backbone = LightBackbone(name, pretrained=settings.pretrained, weights=weights)
-    channels = backbone.out_channels
-    # Two sizes to an octave, from 18 to 224 pixels of an image of 256; larger images have larger objects.
-    sizes = [cells * stride * side / LIGHT_SIDE for stride in (*STRIDES.values(), 64) for cells in (2.25, 3.5)]
-    anchors = AnchorGenerator(
-        sizes=tuple(zip(sizes[::2], sizes[1::2], strict=True)), aspect_ratios=((0.5, 1.0, 2.0),) * 4
-    )
-    rpn = RegionProposalNetwork(
-        anchors,
-        RPNHead(channels, anchors.num_anchors_per_location()[0]),
-        fg_iou_thresh=0.7,
-        bg_iou_thresh=0.3,
-        batch_size_per_image=128,
-        positive_fraction=0.5,
-        pre_nms_top_n={"training": 200, "testing": 400},
-        post_nms_top_n={"training": 200, "testing": 300},
-        nms_thresh=0.7,
-    )
-    heads = RegionHeads(
-        box_roi_pool=RegionSampler(7, strides=STRIDES),
-        box_head=SmallBoxHead(channels, 7, 512, 512),
-        box_predictor=_box_predictor(settings, 512, class_agnostic=True),
-        regions_per_image=64,
-        read_as=layout_of(settings.loss, settings.num_classes),
-    )
-    longest = round(side * LONGER_SIDE / SHORTER_SIDE)
-    transform = KeepSizeTransform(side, longest, *COLOURS, size_divisible=32)
-    model = TwoStageDetector(settings, backbone=backbone, rpn=rpn, roi_heads=heads, transform=transform)
-    model.to(memory_format=torch.channels_last)
-    return model
 
 
 def _paper(settings: DetectorSettings, weights: dict[str, Tensor] | None) -> TwoStageDetector:

@@ -13,14 +13,12 @@ from logn.errors import InputError
 from logn_research.datasets.labelled_images import LabelledImages, open_images
 from logn_research.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
-from logn_research.training.augmentation import LIGHT_TRAIN, PAPER_TRAIN, SMALL_TRAIN, Augmentation
+from logn_research.training.augmentation import PAPER_TRAIN, SMALL_TRAIN, Augmentation
 from logn_research.training.batches import ImageAugmentation
 from logn_research.training.checkpoint import check_part
-from logn_research.training.settings import LIGHT_MODEL, PAPER_MODELS, ClassifierSettings, DetectorSettings
+from logn_research.training.settings import ClassifierSettings, DetectorSettings
 
 PRECISIONS = ("auto", "full", "mixed")
-#: In place of a file with weights: train a light detector from random ones.
-FROM_SCRATCH = "none"
 _PATHS = ("data", "output", "images", "class_names", "weights", "start", "checkpoint_every")
 
 
@@ -63,8 +61,7 @@ class Recipe:
     part_epochs: Mapping[str, float] = field(default_factory=dict)
 
 
-#: `paper` is its 2x schedule; `small` takes minutes on a CPU, for images of about 128 pixels; `light` an hour on one
-#: core, for photographs of 256 pixels and a backbone that has seen ImageNet.
+#: `paper` is its 2x schedule; `small` takes minutes on a CPU, for images of about 128 pixels.
 DETECTOR_RECIPES = {
     "paper": Recipe(learning_rate=0.02, decay="step", milestones=(16, 22), augmentation=PAPER_TRAIN),
     "small": Recipe(
@@ -72,14 +69,6 @@ DETECTOR_RECIPES = {
         augmentation=SMALL_TRAIN,
         iterations=1000,
         warmup=100,
-        gradient_norm=10.0,
-        checkpoint_every=100,
-    ),
-    "light": Recipe(
-        learning_rate=0.02,
-        augmentation=LIGHT_TRAIN,
-        iterations=4000,
-        warmup=200,
         gradient_norm=10.0,
         checkpoint_every=100,
     ),
@@ -311,12 +300,11 @@ class DetectorTrainingConfig(TrainingConfig):
 
     Args:
         data: LVIS or COCO annotation file, or a folder that holds `train.json`.
-        model: `small`, `light`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
+        model: `small`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
         sampler: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
         repeat_threshold: Share of the images below which the repeat-factor samplers repeat a class. The paper's 0.001
             fits the 100,000 images of LVIS; on 2,400 glyph scenes 0.04 repeats as much.
-        weights: For the paper's detectors and the light one; `none` trains a light one from random weights.
-        backbone: Network of the light detector; see `DetectorSettings`.
+        weights: Of the ResNet, for the paper's detectors.
         mask_classifier: Last layer of the paper's detectors' masks, `linear` or `cosine`; by default as `classifier`.
         batch_norm: Of the ResNet of the paper's detectors with `weights`: `affine` (the default) trains its scale and
             shift, as MMDetection does, `frozen` does not.
@@ -333,7 +321,6 @@ class DetectorTrainingConfig(TrainingConfig):
 
     repeat_threshold: float = PAPER_THRESHOLD
     feature_memory: bool = False
-    backbone: str | None = None
     mask_classifier: str | None = None
     batch_norm: str | None = None
 
@@ -341,26 +328,11 @@ class DetectorTrainingConfig(TrainingConfig):
         super().__post_init__()
         if self.feature_memory and parse_loss(self.loss)[0] != "loce":
             raise InputError(f"Expected `feature_memory` to be used with the loss `loce`, but got `{self.loss}`.")
-        if self.model == LIGHT_MODEL and self.weights is None and self.start is None:
-            raise InputError(
-                "Pass the weights of the backbone: `--weights FILE`, or `--weights none` to train from random ones, "
-                "which takes far longer."
-            )
 
     @property
     def pretrained(self) -> bool:
         """Whether the backbone has weights from elsewhere, directly or by the run at `start`."""
-        return str(self.weights) != FROM_SCRATCH if self.model == LIGHT_MODEL else self.weights is not None
-
-    @property
-    def backbone_file(self) -> Path | None:
-        """The file to read the weights of the backbone from; None where they are random, or come from `start`."""
-        return Path(self.weights) if self.weights is not None and self.pretrained else None
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether the detector learns masks; the others need not decode them."""
-        return self.model == "small" or self.model in PAPER_MODELS
+        return self.weights is not None
 
     @property
     def augmentation(self) -> Augmentation:
@@ -381,7 +353,6 @@ class DetectorTrainingConfig(TrainingConfig):
             pretrained=self.pretrained,
             image_size=self.image_size,
             loss=parse_loss(self.loss)[0],
-            backbone=self.backbone,
             mask_classifier=self.mask_classifier,
             batch_norm=self.batch_norm,
         )

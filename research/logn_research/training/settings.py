@@ -10,12 +10,8 @@ from logn_research.losses.head_loss import HeadLayout
 from logn_research.losses.loss_factory import DEFAULT_LOSS, layout_of, parse_loss
 from logn_research.training.layers import CLASSIFIERS
 
-#: For photographs on a CPU.
-LIGHT_MODEL = "light"
-#: The networks that a light detector may have, the default first.
-LIGHT_BACKBONES = ("mobilenet-v2", "resnet18")
 PAPER_MODELS = ("mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
-DETECTORS = ("small", LIGHT_MODEL, *PAPER_MODELS)
+DETECTORS = ("small", *PAPER_MODELS)
 CLASSIFIER_MODELS = ("small", "resnet10", "resnet50", "resnet152", "resnext50")
 SMALLEST_IMAGE = 16
 
@@ -82,8 +78,7 @@ class DetectorSettings(ModelSettings):
     Args:
         pretrained: Whether the backbone starts from given weights. Then its first two stages and the statistics of
             its normalisation stay frozen, as in the paper; otherwise all of it is trained.
-        image_size: Shorter side of a test image; None takes the model's own (800, light: 256, small: 128).
-        backbone: Of a light detector, one of `LIGHT_BACKBONES`; None takes the first.
+        image_size: Shorter side of a test image; None takes the model's own (800, small: 128).
         mask_classifier: The last layer of the masks of the paper's detectors, `linear` or `cosine`; None takes that of
             the classes. LOCE has a linear class layer and normalised masks.
         batch_norm: Of a pretrained ResNet of the paper's detectors: `affine` trains scale and shift of the
@@ -101,7 +96,6 @@ class DetectorSettings(ModelSettings):
 
     pretrained: bool = False
     image_size: int | None = None
-    backbone: str | None = None
     mask_classifier: str | None = None
     batch_norm: str | None = None
 
@@ -109,7 +103,6 @@ class DetectorSettings(ModelSettings):
         super().__post_init__()
         is_paper = self.model in PAPER_MODELS
         masks = ("cosine", "linear") if self.classifier == "cosine" else ("linear", "cosine")
-        self._choose("backbone", LIGHT_BACKBONES, self.model == LIGHT_MODEL)
         self._choose("mask_classifier", masks, is_paper)
         self._choose("batch_norm", ("affine", "frozen"), is_paper and self.pretrained)
         if self.image_size is not None and self.image_size < 32:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -91,74 +91,51 @@ class SmallProposals(RegionProposalNetwork):  # type: ignore[misc]
 
 
 class RegionSampler(nn.Module):
-    """RoIAlign with one sample per bin, as four weighted rows of the feature map.
+    """RoIAlign with one sample per bin on the map at stride 4, as four weighted rows of it.
 
     The same numbers as torchvision's `roi_align(..., sampling_ratio=1, aligned=True)` for boxes inside the image,
-    with a backward pass that is seven times quicker on a CPU. Regions come out in the channels-last layout. With more
-    than one feature map, a region is sampled from the first of them on which a bin is at most two cells wide, in the
-    mean of its sides; the rows of all maps are one table, so that there is one call for all regions.
+    with a backward pass that is seven times quicker on a CPU. Regions come out in the channels-last layout.
 
     Args:
         size: Bins along each side.
-        strides: Pixels of the image per cell of each feature map, by its name, the finest first.
 
     Example:
-        >>> sampler, maps = RegionSampler(7, strides={"a": 8, "b": 16}), {"a": torch.zeros(1, 1, 32, 32)}
-        >>> maps["b"] = torch.ones(1, 1, 16, 16)
-        >>> boxes = torch.tensor([[0.0, 0.0, 100.0, 100.0], [0.0, 0.0, 200.0, 200.0]])
-        >>> sampler(maps, [boxes], [(256, 256)]).mean((1, 2, 3)).tolist()
-        [0.0, 1.0]
+        >>> boxes = torch.tensor([[0.0, 0.0, 100.0, 100.0], [0.0, 0.0, 40.0, 20.0]])
+        >>> RegionSampler(7)({"0": torch.ones(1, 3, 32, 32)}, [boxes], [(128, 128)]).shape
+        torch.Size([2, 3, 7, 7])
     """
 
-    def __init__(self, size: int, *, strides: Mapping[str, int] | None = None) -> None:
+    level, stride = "0", 4
+
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.size, self.strides = size, dict(strides or {"0": 4})
+        self.size = size
 
     def forward(self, features: dict[str, Tensor], boxes: Sequence[Tensor], image_shapes: Any) -> Tensor:
         """Features `(N, C, size, size)` of all boxes of the batch."""
-        maps = [features[name] for name in self.strides]
-        channels, device = maps[0].shape[1], maps[0].device
-        regions = torch.cat(list(boxes))
-        level = self._levels(regions)
-        height, width, start = (numbers.to(device)[level] for numbers in _table(maps))
-        regions = regions / torch.tensor(list(self.strides.values()), device=device)[level, None]
+        maps = features[self.level]
+        channels, (height, width) = maps.shape[1], maps.shape[-2:]
+        regions = torch.cat(list(boxes)) / self.stride
         column, right = self._cells(regions[:, 0::2], width)
         row, down = self._cells(regions[:, 1::2], height)
-        counts = torch.tensor([len(rows) for rows in boxes], device=device)
-        image = torch.repeat_interleave(torch.arange(len(boxes), device=device), counts)
-        corner = (image * height)[:, None, None] + row[:, :, None]
-        below = width[:, None, None]
-        corner = start[:, None, None] + corner * below + column[:, None, :]
-        index = torch.stack((corner, corner + 1, corner + below, corner + below + 1), dim=-1)
+        counts = torch.tensor([len(rows) for rows in boxes], device=maps.device)
+        image = torch.repeat_interleave(torch.arange(len(boxes), device=maps.device), counts)
+        corner = ((image * height)[:, None, None] + row[:, :, None]) * width + column[:, None, :]
+        index = torch.stack((corner, corner + 1, corner + width, corner + width + 1), dim=-1)
         down, right = down[:, :, None], right[:, None, :]
         weight = torch.stack(((1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right), -1)
-        tables = [level.permute(0, 2, 3, 1).reshape(-1, channels) for level in maps]
-        rows = torch.cat(tables) if len(tables) > 1 else tables[0]
+        rows = maps.permute(0, 2, 3, 1).reshape(-1, channels)
         bins = functional.embedding_bag(
             index.reshape(-1, 4), rows, per_sample_weights=weight.reshape(-1, 4).to(rows.dtype), mode="sum"
         )
         return bins.reshape(-1, self.size, self.size, channels).permute(0, 3, 1, 2)
 
-    def _levels(self, regions: Tensor) -> Tensor:
-        """Which of the feature maps each region is sampled from."""
-        sides = (regions[:, 2:] - regions[:, :2]).clamp(min=0).prod(1).sqrt()
-        limits = torch.tensor([2.0 * self.size * stride for stride in self.strides.values()][:-1])
-        return torch.bucketize(sides, limits.to(sides))
-
-    def _cells(self, ends: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def _cells(self, ends: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Left cell and weight of the right cell for the middle of each bin between the two ends."""
         middle = (torch.arange(self.size, device=ends.device) + 0.5) / self.size
-        position = ends[:, :1] + middle * (ends[:, 1:] - ends[:, :1]) - 0.5
-        last = lengths[:, None].to(position)
-        position = torch.minimum(position.clamp(min=0), last - 1)
-        left = torch.minimum(position.floor(), last - 2)
+        position = (ends[:, :1] + middle * (ends[:, 1:] - ends[:, :1]) - 0.5).clamp(0, length - 1)
+        left = position.floor().clamp(max=length - 2)
         return left.long(), position - left
-
-
-def _table(maps: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Height and width of each map, and where its rows begin in the table of the rows of all."""
-    sizes = torch.tensor([(len(level), *level.shape[-2:]) for level in maps])
-    return sizes[:, 1], sizes[:, 2], sizes.prod(1).cumsum(0) - sizes.prod(1)
 
 
 class SmallBoxHead(nn.Module):

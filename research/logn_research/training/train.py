@@ -220,8 +220,8 @@ def _train_detector(
     sampler = make_sampler(config.sampler, dataset, threshold=config.repeat_threshold)
     epoch = len(sampler.indices(0, config.seed))
     schedule = config.schedule(epoch, process.world_size)
-    masks = config.has_masks and dataset.has_masks
-    if config.has_masks and not masks and process.is_leader:
+    masks = dataset.has_masks
+    if not masks and process.is_leader:
         warnings.warn(
             f"`{dataset.annotation_file}` has boxes only, so the masks of `{config.model}` are not trained.",
             LogNWarning,
@@ -263,7 +263,7 @@ def _detector(
     config: DetectorTrainingConfig, process: Process, dataset: SampleDataset, loss: ClassificationLoss | None
 ) -> TwoStageDetector:
     """The detector of `config`, ready to be trained."""
-    weights = None if config.backbone_file is None else read_backbone_weights(config.backbone_file)
+    weights = None if config.weights is None else read_backbone_weights(config.weights)
     model = build_detector(config.settings(dataset.num_classes), seed=config.seed, weights=weights)
     if loss is None and config.loss != DEFAULT_LOSS:  # which is torch's own, without a module around it
         annotated = sum(len(labels) > 0 for labels in dataset.labels_per_image())

@@ -120,31 +120,38 @@ def test_what_the_moving_average_keeps_of_its_start():
     assert f"{kept[1]:.1%}".replace("%", " %") in TEXT
 
 
-def test_the_finding_that_differs_has_the_numbers_of_the_data():
-    section = " ".join(TEXT.partition("## A finding that differs")[2].partition("\n## ")[0].split())
-    table = json.loads((ROOT / "results" / "table1.json").read_text(encoding="utf-8"))
-    drawn = []
-    for part in table["sections"]:
-        rows = {row["method"]: row["metrics"].values() for row in part["rows"]}
-        drawn.append([f"{100 * sum(m['AP'] for m in rows[name]) / len(rows[name]):.1f}" for name in ("LogA", "LogN")])
-    assert (
-        f"({drawn[0][0]} and {drawn[0][1]} AP on the normalised head, {drawn[1][0]} and {drawn[1][1]} with RFS)"
-        in section
-    )
-    strong = json.loads((ROOT / "results" / "strong.json").read_text(encoding="utf-8"))["test"]
-    heads = [protocols for _, protocols in tables.heads({k: v for k, v in strong.items() if k != "public"}, "softmax")]
-    changes = {
-        kind: [
-            sum(tables.gain(head[kind], name) for head in heads) / len(heads) for name in ("logn", "loga", "half prior")
-        ]
-        for kind in ("federated", "exhaustive")
+def test_the_findings_that_differ_have_the_numbers_of_the_data():
+    section = " ".join(TEXT.partition("## Findings that differ")[2].partition("\n## ")[0].split())
+    kept = {
+        name: json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))["sections"]
+        for name in ("table1", "online", "components")
     }
-    logn, loga, half = (f"{abs(value):.1f}" for value in changes["federated"])
-    assert f"loses {logn} AP on average with federated labels, raw-count LogA gains {loga}" in section
-    assert f"which needs no counts, {half}" in section
-    assert "({}, {} and {})".format(*(f"{value:+.1f}" for value in changes["exhaustive"])) in section.replace(
-        "with exhaustive labels ", ""
+
+    def points(name, part, method, metric="AP"):
+        row = next(row for row in kept[name][part]["rows"] if row["method"] == method)
+        values = row["metrics" if metric == "AP" else "errors"].values()
+        return f"{100 * sum(value[metric] for value in values) / len(values):.1f}"
+
+    drawn = [points("table1", part, method) for part in (0, 1) for method in ("LogA", "LogN")]
+    assert "({} and {} AP on the normalised head, {} and {} with RFS)".format(*drawn) in section
+    online = [points("online", 1, method) for method in ("online LogN, margin min", "CE", "LogN")]
+    assert "{} AP with RFS, where the baseline has {} and LogN after training {}".format(*online) in section
+    errors = [
+        points("components", 3, method, kind)
+        for kind in ("FP", "Cls")
+        for method in ("none", "mean, std and margin: LogN")
+    ]
+    assert "{} to {}), and the classification error falls from {} to {}".format(*errors) in section
+    strong = {k: v for k, v in tables.read(ROOT / "results" / "strong.json")["test"].items() if k != "public"}
+    gains, _ = tables.layer_tables(strong, ("logn", "loga", "half prior"))
+    one, two, three, four = ([row[column].split()[0] for row in gains] for column in (1, 3, 2, 4))
+    assert [row[1].split(" ", 1)[1] for row in gains] == ["(8 of 8)"] * 3
+    logn, loga, half = (value.removeprefix("+") for value in one)
+    assert (
+        f"the paper's LogN gains {logn} AP, LogA {loga} and half of the prior, which needs no counts, {half}" in section
     )
+    assert "on linear heads {}, {} and {}".format(*two) in section
+    assert "With exhaustive labels: {}, {} and {}, and {}, {} and {}".format(*three, *four) in section
 
 
 def test_the_trainings_of_table_1_are_counted():

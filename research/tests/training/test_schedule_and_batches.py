@@ -43,12 +43,11 @@ def test_the_small_schedule_falls_to_nearly_nothing():
     ("model", "rate", "warmup", "decay", "iterations", "longest_gradient"),
     [
         ("mask-rcnn-r101", 0.02, 500, "step", None, None),
-        ("light", 0.02, 200, "cosine", 4000, 10.0),
         ("small", 0.04, 100, "cosine", 1000, 10.0),
     ],
 )
 def test_presets_are_those_of_the_page(model, rate, warmup, decay, iterations, longest_gradient):
-    schedule = schedule_of(model, weights="none" if model == "light" else None)
+    schedule = schedule_of(model)
     assert (schedule.peak, schedule.warmup, schedule.decay) == (rate, warmup, decay)
     recipe = DETECTOR_RECIPES.get(model, DETECTOR_RECIPES["paper"])
     assert (recipe.iterations, recipe.gradient_norm) == (iterations, longest_gradient)

@@ -59,12 +59,11 @@ def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder
     [
         (["nowhere"], "There is no `nowhere`: pass annotations, or a list or a folder of images."),
         ([".", "--class-names", "x"], "`--class-names` is not for a detector"),
-        ([".", "--model", "resnet10"], "to be one of ('small', 'light'"),
+        ([".", "--model", "resnet10"], "to be one of ('small', 'mask-rcnn-r50'"),
         ([".", "--set", "mask_classifier=cosine"], "for 'small' without weights, but got 'cosine'"),
         ([".", "--set", "colour=red"], "Expected `--set` to name one of"),
         ([".", "--set", "milestones=3,5"], "where the learning rate falls as a cosine"),
         ([".", "--set", "milestones=three"], "Expected `milestones` to be of type"),
-        ([".", "-m", "light"], "Pass the weights of the backbone: `--weights FILE`"),
         ([".", "--feature-memory"], "to be used with the loss `loce`"),
     ],
 )

@@ -208,3 +208,27 @@ def test_wrong_devices_and_processes_get_a_sentence(lvis_folder, tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch finds no CUDA device"):
             train_detector(config, device="cuda")
+
+
+def test_mixed_precision_is_a_choice_that_a_run_keeps(lvis_folder, finished, tmp_path, stop_at_call, assert_same_run):
+    whole, stopped = (config_for(lvis_folder, tmp_path / name, precision="mixed") for name in "ab")
+    train_detector(whole, device="cpu", progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        train_detector(stopped, device="cpu", classification_loss=stop_at_call(3), progress=False)
+    train_detector(stopped, device="cpu", progress=False)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    half, full = (load_detector(folder).state_dict() for folder in (tmp_path / "a", finished))
+    name = "roi_heads.box_predictor.cls_score.weight"
+    assert half[name].dtype == torch.float32
+    gap = (half[name] - full[name]).abs().max()
+    assert 0 < gap < 0.1 * full[name].abs().max()  # bfloat16 has two to three digits
+    with pytest.raises(InputError, match="of a run with `precision` 'mixed'"):
+        train_detector(config_for(lvis_folder, tmp_path / "a"), device="cpu", progress=False)
+
+
+def test_precision_has_three_names(lvis_folder, tmp_path):
+    configs = {name: config_for(lvis_folder, tmp_path, precision=name) for name in ("auto", "full")}
+    assert [configs["auto"].mixed_precision(device) for device in ("cpu", "cuda")] == [False, True]
+    assert not configs["full"].mixed_precision("cuda")
+    with pytest.raises(InputError, match="Expected `precision` to be one of"):
+        config_for(lvis_folder, tmp_path, precision="half")

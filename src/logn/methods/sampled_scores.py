@@ -168,7 +168,8 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     """
     rows, objectness, stands_for = moments.scored_sample()
     scores = class_scores(moments, None, "sigmoid")
-    if scores.size <= FEWEST_ABOVE:
+    shifted = (affine.scale != 1.0) | (affine.shift != 0.0)
+    if scores.size <= FEWEST_ABOVE or not shifted.any():
         return affine
     level = threshold
     if int((scores > threshold).sum()) < FEWEST_ABOVE:
@@ -178,7 +179,6 @@ def keep_detections(affine: ClassAffine, moments: ClassMoments, threshold: float
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.minimum(level / objectness, 1.0)
         needed = logit(share)[:, None] - affine(rows)
-    shifted = (affine.scale != 1.0) | (affine.shift != 0.0)
     needed = np.where(shifted, needed, np.where(scores > level, -np.inf, np.inf))
     shift = _between(needed, weights, float(weights[scores > level].sum()))
     if not np.isfinite(shift):
