@@ -84,8 +84,7 @@ def test_two_classes_have_one_logit():
 def test_level_classes_are_predicted_as_by_the_inner_one():
     with pytest.warns(logn.LogNWarning, match=r"nearly level.* those of LogisticRegression") as caught:
         model = LogitNormalizedClassifier(LogisticRegression()).fit(*LEVEL)
-    assert len(caught) == 1
-    assert [warning.filename for warning in caught] == [__file__]
+    assert [warning.filename for warning in caught if warning.category is logn.LogNWarning] == [__file__]
     inner = LogisticRegression().fit(*LEVEL)
     assert (model.method_, model.recommendation_.method) == ("none", "none")
     np.testing.assert_array_equal(model.predict(LEVEL[0]), inner.predict(LEVEL[0]))
