@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         before, after = (np.load(Path(place, name)) for name in ("test_logits.npy", "corrected.npy"))
         spread = [float(np.ptp(logits[:, 1:].mean(0))) for logits in (before, after)]
         assert spread[0] > 3.5, spread
-        assert spread[1] < 0.6 * spread[0], spread  # half of the prior
+        assert spread[1] < 0.6 * spread[0], spread  # three quarters of the prior
         assert (before[:, 0] == after[:, 0]).all(), "the background has changed"
         (line,) = re.findall(r"`(logn\.LogitNormalizer\(\)[^`]+)`", text)
         train = before[:, 1:]

@@ -46,12 +46,12 @@ def digits(imbalance: float, seed: int) -> Problem:
     labels = np.concatenate([labels + 10 * turn for turn in range(4)])
     random = np.random.default_rng(seed)
     order = random.permutation(len(labels))
-    turned, labels = torch.tensor(turned[order], dtype=torch.float32), torch.tensor(labels[order])
+    inputs, names = torch.tensor(turned[order], dtype=torch.float32), torch.tensor(labels[order])
     counts = np.maximum(2, np.round(120 * imbalance ** (-random.permutation(40) / 39))).astype(int)
-    chosen = torch.cat([torch.nonzero(labels == name)[: counts[name], 0] for name in range(40)])
-    rest = torch.ones(len(labels), dtype=torch.bool)
+    chosen = torch.cat([torch.nonzero(names == name)[: counts[name], 0] for name in range(40)])
+    rest = torch.ones(len(names), dtype=torch.bool)
     rest[chosen] = False
-    return Problem(f"digits, imbalance {imbalance:g}", turned[chosen], labels[chosen], turned[rest], labels[rest])
+    return Problem(f"digits, imbalance {imbalance:g}", inputs[chosen], names[chosen], inputs[rest], names[rest])
 
 
 def pictures(folder: Path) -> Problem:

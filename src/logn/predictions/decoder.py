@@ -130,7 +130,7 @@ def decode_for(
     Purposes differ in threshold, limits and what is evaluated; the rest of their settings is the same. The other
     arguments are those of `decode_many`.
     """
-    how = {"threads": threads, "processes": processes}
+    how: dict[str, Any] = {"threads": threads, "processes": processes}
     guesses = [_guessed_floors(store, transforms, purpose, **how) for purpose in purposes]
     buffers = [
         [_Buffer(store.header.num_classes, purpose.settings.max_per_class, guess) for guess in of_purpose]

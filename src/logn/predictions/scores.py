@@ -214,7 +214,8 @@ class SoftmaxScores:
             return self._exponentials
         number, columns = self._exponentials.shape
         out = self._scratch.array("weighted", (number, columns), np.float32)
-        return np.multiply(self._exponentials, weights, out=out)
+        np.multiply(self._exponentials, weights, out=out)
+        return out
 
     def _foreground(self, columns: Float32) -> Float32:
         return columns[..., self._first : self._first + self._classes]
@@ -223,7 +224,7 @@ class SoftmaxScores:
         rows = flat // max(self._classes, 1)
         columns = flat - rows * self._classes + self._first
         # One index into the rows as they lie in memory is several times as fast as a pair of them.
-        numerators = self._exponentials.reshape(-1).take(rows * self._exponentials.shape[1] + columns)
+        numerators: Float32 = self._exponentials.reshape(-1).take(rows * self._exponentials.shape[1] + columns)
         if self._weights is not None:
             numerators *= self._weights.take(columns)
         numerators /= self._totals.take(rows)

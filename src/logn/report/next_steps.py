@@ -11,7 +11,7 @@ from logn.measure.comparison.comparison import DETECTION, Comparison, MethodResu
 from logn.measure.comparison.method_fitting import STRENGTHS
 from logn.measure.comparison.tables import is_number, tone
 from logn.methods.catalog import needs
-from logn.methods.recommend import RECOMMENDED, STRENGTH
+from logn.methods.recommend import CLASSIFIER_STRENGTH, DETECTOR_STRENGTH, RECOMMENDED
 from logn.report.sections import UNKNOWN, WORDS, Section, at_count, class_mean, metric_text
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 
@@ -67,7 +67,8 @@ def strengths(comparison: Comparison, focus: MethodResult) -> Section:
             {"strength": f"{point.strength:g}", "text": text, "command": correct_command(comparison, point.method)}
         )
     chosen = [row.settings.get("strength") for row in comparison.rows if row.name == RECOMMENDED]
-    own = next((strength for strength in chosen if strength is not None), STRENGTH)
+    usual = DETECTOR_STRENGTH if is_detector else CLASSIFIER_STRENGTH
+    own = next((strength for strength in chosen if strength is not None), usual)
     places = [[chart["places"][place] for chart in charts] for place in range(len(reached))]
     return {
         "charts": charts,
@@ -138,8 +139,8 @@ def _use(comparison: Comparison, method: str, sure: str) -> tuple[str, str]:
     if _model_words(comparison) or not recorded:
         typed = correct_command(comparison, method)
         return f"Use it{sure}: correct the model file; it runs as fast as before.", typed
-    typed = ["logn", "fit", recorded[0], "--method", method, "-o", "affine.safetensors"]
-    return f"Use it{sure}: make the correction, which can be folded into the model's weights.", command(*typed)
+    typed = command("logn", "fit", recorded[0], "--method", method, "-o", "affine.safetensors")
+    return f"Use it{sure}: make the correction, which can be folded into the model's weights.", typed
 
 
 def _model_words(comparison: Comparison) -> list[str]:

@@ -103,9 +103,8 @@ def _csv_thresholds(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Thresholds of the columns that the first line names, else of the first two; an empty cell: the common one."""
     rows = [row for row in csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8-sig"), newline="")) if row]
     header = [cell.strip().lower() for cell in rows[0]] if rows else []
-    places = [next((header.index(name) for name in named if name in header), None)
-              for named in (_CLASS_COLUMNS, _THRESHOLD_COLUMNS)]  # fmt: skip
-    name_place, value_place = (0, 1) if None in places else places
+    found = [[header.index(name) for name in named if name in header] for named in (_CLASS_COLUMNS, _THRESHOLD_COLUMNS)]
+    name_place, value_place = (found[0][0], found[1][0]) if all(found) else (0, 1)
     thresholds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         try:
