@@ -16,7 +16,7 @@ META = StatisticsMetadata(
     population="images",
     fingerprint="ab12",
 )
-HEAD = {"format": "logn.statistics", "schema": "3", **META.to_text()}
+HEAD = {"format": "logn.statistics", "schema": "4", **META.to_text()}
 MORE = np.random.default_rng(9).normal(size=(5, 3))
 
 
