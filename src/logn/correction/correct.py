@@ -286,7 +286,7 @@ def correct(
         output=target,
         method=applied,
         maps=maps,
-        change=score_change(moments[0], maps[0], recommendation.threshold, there and there[0]),
+        change=score_change(moments[0], maps[0], recommendation.threshold, None if there is None else there[0]),
         proof=proof,
         files=written,
         thresholds=points,

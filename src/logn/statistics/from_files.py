@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 from logn.base.files import read_safetensors, write_safetensors
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, LogitBlock, StoredArray, read_blocks
 from logn.errors import InputError
-from logn.statistics.moments import Arrays, ClassMoments
+from logn.statistics.moments import ClassMoments
+from logn.statistics.row_sample import Arrays
 
 FILE_FORMAT = "logn.collect-journal"
-FILE_SCHEMA = 2
+FILE_SCHEMA = 3
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
