@@ -109,7 +109,7 @@ def test_a_killed_run_resumes_to_the_same_bits(run, tmp_path):
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         assert not resumed.exists()
-        _, text = read_safetensors(journal, expected_format="logn.collect-journal", schema=2)
+        _, text = read_safetensors(journal, expected_format="logn.collect-journal", schema=3)
         assert text["rows"].count("64") == reached
 
     assert run("collect", tmp_path / "shards", "-o", resumed).code == 0

@@ -18,6 +18,7 @@ from logn.errors import InputError
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.measure.detection.bootstrap import Interval
+from logn.measure.detection.threshold_curve import describe_threshold
 from logn.report import next_steps, sections
 from logn.report.page import make_sections, render_page, write_report
 
@@ -71,7 +72,7 @@ def test_headline_cards_table_and_threshold_agree(page, comparison):
     assert f"Score threshold 0.25 → use {curves[1].use:.2g} {found}" in header
     assert curves[1].use == after.recall[0.25].threshold
     assert curves[1].found_use == after.recall[0.25].found
-    assert found in plain(section(text, "thresholds"))
+    assert describe_threshold(*curves) in plain(section(text, "thresholds"))
     assert f"{curves[1].use:.2g} after" in plain(section(text, "gallery"))
     table = plain(section(text, "methods"))
     assert all(f"{value:.1f}" in table for value in (*of_groups, *recalls))

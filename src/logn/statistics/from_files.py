@@ -25,7 +25,7 @@ from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import Arrays
 
 FILE_FORMAT = "logn.collect-journal"
-FILE_SCHEMA = 2
+FILE_SCHEMA = 3
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -284,7 +284,7 @@ class ProbabilitySums:
         bounds = np.ones(len(rows), working)
         for block, factor, bound in zip(*(row_blocks(part, size) for part in (rows, factors, bounds)), strict=True):
             self._add_block(block, factor, scratch[:, : len(block)], bound, background)
-        return bounds if weights is None else bounds * factors
+        return bounds if weights is None else np.multiply(bounds, factors)
 
     def merge(self, other: ProbabilitySums) -> None:
         """Add the sums of other rows; the activations that both sides have are kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from logn.base.arrays import DEFAULT_AT, sigmoid
@@ -121,7 +122,9 @@ def why_other(curve: ThresholdCurve) -> str:
         From training images `logn correct` gives 0.05: the class mix of the labelled images differs from that of
         training.
     """
-    if curve.estimated is None or is_about(curve.estimated, curve.at if curve.new.stays else curve.use):
+    if curve.estimated is None or math.isnan(curve.estimated):
+        return ""
+    if is_about(curve.estimated, curve.at if curve.new.stays else curve.use):
         return ""
     # A common shift keeps the number at the old threshold, which is then what is printed.
     estimated = curve.at if is_about(curve.estimated, curve.at) else curve.estimated
