@@ -118,7 +118,7 @@ def _steps(comparison: Comparison, focus: MethodResult) -> Iterator[tuple[str, s
         yield _use(comparison, focus.name, sure)
     frequent = [*words.groups][-2]
     is_lost = frequent in focus.differences and tone(focus.differences[frequent]) == "down"
-    if is_lost and comparison.strengths:
+    if is_lost and comparison.strengths and focus.name.partition(":")[0] == RECOMMENDED:
         yield "If frequent classes matter more to you than rare ones, take less of it: see “How far?”.", ""
     elif is_lost and focus.name.partition(":")[0] in IN_PART and "strength=" not in focus.name:
         half = f"{focus.name}{',' if ':' in focus.name else ':'}strength={focus.settings.get('strength', 1.0) / 2:g}"

@@ -156,7 +156,7 @@ class EndsItsReader(dict):
 def test_after_a_killed_process_all_is_drawn(drawn_method):
     truth, method = drawn_method
     with pytest.warns(LogNWarning, match="One of the 2 bootstrap processes was killed"):
-        (found,) = draw_methods([replace(method, hits=EndsItsReader())], truth, None, 5, seed=0, processes=2)
+        (found,) = draw_methods([replace(method, ranking=EndsItsReader())], truth, None, 5, seed=0, processes=2)
     assert found.keys() >= {"AP"}
 
 
