@@ -136,8 +136,8 @@ def _use(comparison: Comparison, method: str, sure: str) -> tuple[str, str]:
     """How to correct the model that was measured; where it is not known, how to make the correction."""
     recorded = [*values_of(comparison.provenance.command, "--statistics")]
     if _model_words(comparison) or not recorded:
-        typed = correct_command(comparison, method)
-        return f"Use it{sure}: correct the model file; it runs as fast as before.", typed
+        text = f"Use it{sure}: correct the model file; it runs as fast as before."
+        return text, correct_command(comparison, method)
     typed = ["logn", "fit", recorded[0], "--method", method, "-o", "affine.safetensors"]
     return f"Use it{sure}: make the correction, which can be folded into the model's weights.", command(*typed)
 

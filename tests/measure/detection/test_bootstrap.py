@@ -155,9 +155,9 @@ class EndsItsReader(Ranking):
 
 def test_after_a_killed_process_all_is_drawn(drawn_method):
     truth, method = drawn_method
+    empty, none = np.zeros(0, np.int32), np.zeros(0, bool)
+    method = replace(method, ranking=EndsItsReader(empty, empty, none, none, {}))
     with pytest.warns(LogNWarning, match="One of the 2 bootstrap processes was killed"):
-        empty, none = np.zeros(0, np.int32), np.zeros(0, bool)
-        method = replace(method, ranking=EndsItsReader(empty, empty, none, none, {}))
         (found,) = draw_methods([method], truth, None, 5, seed=0, processes=2)
     assert found.keys() >= {"AP"}
 

@@ -460,7 +460,8 @@ class ClassificationTask:
         """Accuracy of every map; only the methods were measured before."""
         rows: list[Any] = [method.row for method in measured]
         rows += [accuracy.metrics_of_outcomes(outcome, self.truth) for _, outcome in outcomes[len(rows) :]]
-        counts, reached = self.truth.train_counts, []
+        counts = self.truth.train_counts
+        reached: list[tuple[LogitMap, StrengthValues]] = []
         for (transform, _), row in zip(outcomes, rows, strict=True):
             values = {name: row[name] for name in ("balanced", "top-1", "few") if name in row.values}
             if counts is not None:
