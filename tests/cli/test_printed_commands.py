@@ -22,7 +22,7 @@ pytestmark = [
 NAMES = ("cat", "dog", "cow")
 # A printed command is the end of its line.
 PRINTED = re.compile(rf"(?:^|[:?] )(logn (?:{'|'.join(verb.name for verb in VERBS)}) .*)$", re.MULTILINE)
-ON_THE_PAGE = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
+ON_THE_PAGE = re.compile(r"<pre[^>]*>(.*?)</pre>", re.DOTALL)
 # The page says of names in capitals that they are to be filled in: what a comparison does not know.
 TO_FILL_IN = re.compile(r"\b(MODEL|CORRECTED|STATISTICS|COUNTS|LABELS|PREDICTIONS)\b")
 MODELS = """
@@ -99,12 +99,13 @@ def paste(made, tmp_path, monkeypatch, capsys):
         done.append(line)
         for name in values_of(shlex.split(line), "-o"):  # which another command may have written under the same name
             shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+            Path(name).with_suffix(".statistics.safetensors").unlink(missing_ok=True)
         capsys.readouterr()
         code = execute(shlex.split(line)[1:])
         out, err = capsys.readouterr()
         assert code == 0, f"{line}\n{err}"
         pages = [html.unescape(re.sub(r"<[^>]*>", "", text)) for page in folder.rglob("*.html")
-                 for text in ON_THE_PAGE.findall(page.read_text())]  # fmt: skip
+                 for text in ON_THE_PAGE.findall(page.read_text().replace("TRAIN_IMAGES", "train"))]  # fmt: skip
         assert not TO_FILL_IN.search(out + err)
         for printed in PRINTED.findall("\n".join([out, err, *pages])):
             if printed not in done and not TO_FILL_IN.search(printed):

@@ -13,7 +13,7 @@ from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.report import sections
 from logn.report.page import write_report
 
-SECTIONS = ["methods", "confusions", "reliability", "classes", "statistics", "steps", "provenance"]
+SECTIONS = ["methods", "strengths", "confusions", "reliability", "classes", "statistics", "steps", "provenance"]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_the_story_is_told_in_the_words_of_classifiers(text, comparison):
 def test_names_from_the_data_are_text(text):
     assert HOSTILE not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert text.count("<script") == text.count("</script>") == 2
+    assert text.count("<script") == text.count("</script>") == 3
     assert "{{ 7 * 7 }}" in text
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_left_out_or_named(tmp_path):
     labels, settings = np.repeat(np.arange(4), 20), CompareSettings(num_bootstrap=0)
     compare(logit_rows(labels, 1), labels, ["temperature:value=2"], settings=settings).save(tmp_path)
     summary = write_report(tmp_path, tmp_path / "report.html")
-    assert list(summary.missing) == ["Logits and training frequency"]
+    assert list(summary.missing) == ["How far?", "Logits and training frequency"]
     text = (tmp_path / "report.html").read_text()
     assert "No intervals were computed" in text
     assert re.search(r"<h1>\s*<span>Accuracy [\d.]+ → ", text)

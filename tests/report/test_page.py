@@ -160,7 +160,7 @@ def test_a_name_from_the_data_stays_text(run_folder, tmp_path, attack):
     assert list(write_report(folder, path, method="logn").missing) == ["See it"]
     page = path.read_text(encoding="utf-8")
     elements = Elements(page)
-    assert elements.names.count("script") == 2
+    assert elements.names.count("script") == 3
     assert "img" not in elements.names
     assert not [name for name in elements.attributes if name.startswith("on")]
     for name in ("loga", "gone", "run", "spoon"):
@@ -232,7 +232,7 @@ def test_errors_of_some_images_stand_in_and_what_was_not_compared_is_named(run_f
         inputs = run_folder / "predictions", run_folder / "data" / "test.json"
         compare(*inputs, ["temperature:value=2"], settings=settings).save(tmp_path)
         missing.append({*write_report(tmp_path, tmp_path / "report.html").missing})
-    assert missing[1] == {"Logits and training frequency"}
+    assert missing[1] == {"How far?", "Logits and training frequency"}
     assert missing[0] == missing[1] | {"See it", "Which errors it fixes, and which it makes"}
     text = (tmp_path / "report.html").read_text()
     assert "made without `--counts`" in plain(section(text, "statistics"))
@@ -276,7 +276,7 @@ def test_a_correction_flattens_mean_and_spread(comparison):
         ("AP", Interval(0.02, 0.01, 0.03), "Use it: correct the model", "keep the model as it is"),
         ("AP", Interval(0.0, -0.01, 0.01), "Use it, if the groups that matter to you gain more", "keep the model as"),
         ("AP", Interval(-0.02, -0.03, -0.01), "keep the model as it is", "logn correct"),
-        ("APf", Interval(-0.02, -0.03, -0.01), "recommended:strength=0.25", "keep the model as it is, "),
+        ("APf", Interval(-0.02, -0.03, -0.01), "take less of it: see “How far?”", "keep the model as it is, "),
     ],
 )
 def test_the_next_steps_follow_from_the_numbers(run_folder, comparison, metric, change, said, unsaid):
@@ -298,7 +298,8 @@ def test_the_commands_on_the_page_can_be_pasted(run_folder, tmp_path, capsys):
     assert (program, execute([*arguments, "--json"])) == ("logn", 0)
     said = json.loads(capsys.readouterr().out)
     page = tmp_path / "a run" / "report.html"
-    assert (said["report"], said["bytes"], said["missing"]) == (str(page), page.stat().st_size, {})
+    assert (said["report"], said["bytes"], said["missing"]) == (str(page), page.stat().st_size, said["missing"])
+    assert [*said["missing"]] == ["How far?"]  # the recommendation is not among the methods
     commands = re.search(r"<pre>(.*?)</pre>", section(page.read_text(), "provenance"), re.DOTALL).group(1)
     again, report_again = (unescape(re.sub(r"<[^>]*>", "", line)) for line in commands.splitlines())
     assert shlex.split(again) == ["logn", *map(str, given), "--overwrite"]

@@ -119,7 +119,7 @@ def _steps(comparison: Comparison, focus: MethodResult) -> Iterator[tuple[str, s
         yield _use(comparison, focus.name, sure)
     frequent = [*words.groups][-2]
     is_lost = frequent in focus.differences and tone(focus.differences[frequent]) == "down"
-    if is_lost and comparison.strengths:
+    if is_lost and comparison.strengths and focus.name.partition(":")[0] == RECOMMENDED:
         yield "If frequent classes matter more to you than rare ones, take less of it: see “How far?”.", ""
     elif is_lost and focus.name.partition(":")[0] in IN_PART and "strength=" not in focus.name:
         half = f"{focus.name}{',' if ':' in focus.name else ':'}strength={focus.settings.get('strength', 1.0) / 2:g}"
@@ -137,10 +137,10 @@ def _use(comparison: Comparison, method: str, sure: str) -> tuple[str, str]:
     """How to correct the model that was measured; where it is not known, how to make the correction."""
     recorded = [*values_of(comparison.provenance.command, "--statistics")]
     if _model_words(comparison) or not recorded:
-        typed = correct_command(comparison, method)
-        return f"Use it{sure}: correct the model file; it runs as fast as before.", typed
-    typed = command("logn", "fit", recorded[0], "--method", method, "-o", "affine.safetensors")
-    return f"Use it{sure}: make the correction, which can be folded into the model's weights.", typed
+        text = f"Use it{sure}: correct the model file; it runs as fast as before."
+        return text, correct_command(comparison, method)
+    typed = ["logn", "fit", recorded[0], "--method", method, "-o", "affine.safetensors"]
+    return f"Use it{sure}: make the correction, which can be folded into the model's weights.", command(*typed)
 
 
 def _model_words(comparison: Comparison) -> list[str]:
