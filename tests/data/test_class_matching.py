@@ -166,7 +166,9 @@ def test_classes_that_the_model_lacks_are_refused_unless_allowed(tmp_path):
     content["categories"] += [{"id": 70, "name": "helmet"}, {"id": 71, "name": "never seen"}]
     compare(store, content, {}, settings=SETTINGS)  # they have no objects: nothing is lost
     content["annotations"].append({**content["annotations"][0], "id": 999, "category_id": 70})
-    message = r"1 objects of classes that the model does not have: helmet\. Pass allow_missing_classes=True"
+    message = (
+        r"1 objects of classes that the model does not have: helmet\. Take .* \(in Python allow_missing_classes=True"
+    )
     with pytest.raises(InputError, match=message):
         compare(store, content, {}, settings=SETTINGS)
     allowed = CompareSettings(num_bootstrap=0, allow_missing_classes=True)

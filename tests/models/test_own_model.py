@@ -110,7 +110,7 @@ def test_a_map_of_another_layer_of_the_same_width_is_refused(put, fingerprinted)
     model = two_heads()
     affine = recorded_map(model, "a", fingerprint=fingerprinted)
     before = fingerprint(model)
-    with pytest.raises(InputError, match=r"^`affine` was recorded at `a`, not at `b`; pass"):
+    with pytest.raises(InputError, match=r"^`affine` was recorded at `a`, not at `b`; collect"):
         put(model, logn.LogitLayer("b"), affine)
     assert fingerprint(model) == before
     with pytest.warns(LogNWarning, match="recorded at `a`, not at `b`"):

@@ -315,7 +315,7 @@ def test_the_commands_on_the_page_can_be_pasted(run_folder, tmp_path, capsys):
     [
         ("nowhere", "does not exist: create `nowhere` first."),
         ("RUN -o RUN/report.txt", "to end in .html"),
-        ("RUN -m magic", "Expected `method` to be one of none, logn,"),
+        ("RUN -m magic", "Expected `--method` to be one of none, logn,"),
         ("RUN/data", "has no `comparison.json`. Pass a folder that `logn compare -o` wrote"),
     ],
 )

@@ -39,7 +39,7 @@ def check_threshold(what: str, value: Any) -> float:
         ...
         logn.errors.InputError: Expected the at to lie between 0 and 1, both excluded, but got 1.0.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InputError(f"Expected the {what} to lie between 0 and 1, both excluded, but got {value!r}.")
     return float(value)
 
@@ -81,7 +81,7 @@ def by_class(
         for key, beside in _TOOLS.items():
             if isinstance(values := holder.get(names.get(key)), Mapping):
                 number = holder.get(names.get(beside))
-                is_known = isinstance(number, Real) and number > 0  # 0 and NaN: the tool found none
+                is_known = isinstance(number, Real) and float(number) > 0  # 0 and NaN: the tool found none
                 return _named(values), check_threshold(f"threshold `{beside}`", number) if is_known else None
     given = dict(content)
     is_common = DEFAULT_KEY in given and DEFAULT_KEY not in class_names
@@ -103,8 +103,8 @@ def _csv_thresholds(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Thresholds of the columns that the first line names, else of the first two; an empty cell: the common one."""
     rows = [row for row in csv.reader(io.StringIO(Path(path).read_text(encoding="utf-8-sig"), newline="")) if row]
     header = [cell.strip().lower() for cell in rows[0]] if rows else []
-    found = [[header.index(name) for name in named if name in header] for named in (_CLASS_COLUMNS, _THRESHOLD_COLUMNS)]
-    name_place, value_place = (found[0][0], found[1][0]) if all(found) else (0, 1)
+    named = [next((name for name in names if name in header), "") for names in (_CLASS_COLUMNS, _THRESHOLD_COLUMNS)]
+    name_place, value_place = (header.index(name) for name in named) if all(named) else (0, 1)
     thresholds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         try:
