@@ -20,7 +20,7 @@ from torch.nn import functional
 import logn
 from logn.base.arrays import FloatArray
 from logn.methods.recommend import BALANCED_SLOPE, LITTLE_RATIO, losing_slope
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 Data = tuple[Tensor, Tensor, Tensor]
 ADDED = {"cross-entropy": 0.0, "balanced softmax": 1.0, "logit adjustment": 1.5}

@@ -36,7 +36,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy, logn.cli.verbs.collect
 from logn.data.logit_files import open_shards
 from logn.statistics.from_files import collect_shards
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 """
 # What `logn collect` does, with the number of threads and what is kept to choose.
 COLLECT = f"""{IMPORTS}

@@ -30,7 +30,8 @@ from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import decode
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
 HOTCOCO, LVIS = "hotcoco, ten result files", "lvis package, one result file"

@@ -33,7 +33,8 @@ from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 IMAGES = 19_809
 SHARES = (8, 4, 2, 1)

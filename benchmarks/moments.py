@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 
 import logn
 from logn.base.arrays import softmax
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 ROWS, CLASSES = 512, 1204
 TWO_PROCESSES = "ClassMoments, 2 processes"

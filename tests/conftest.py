@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tests.made.split import make_split
 
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 # Some scripts have tests and import each other by name; last in line, so that none of them hides a package.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from logn.base.arrays import as_rows, is_torch_tensor
 from logn.errors import InputError
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 
 class MovingAverage:

@@ -21,7 +21,8 @@ from logn.methods.affine import ClassAffine
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint, unwrap
 from logn.models.locate import locate_logits
 from logn.models.torch.record import collect_moments
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 from logn_research.estimators import MovingAverage
 
 

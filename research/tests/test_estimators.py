@@ -10,7 +10,7 @@ from logn_research.estimators import MovingAverage, PositiveMoments
 
 import logn
 from logn.base.arrays import softmax
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 # The toy data of the reference: momentum 0.1, two batches of two rows, start 0 and 1.
 X = np.array([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])

@@ -20,7 +20,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import logn
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 SIDE, CELLS = 32, 16
 

@@ -24,7 +24,8 @@ from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_target
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.statistics.diagnosis import active_classes
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 try:
     import sklearn

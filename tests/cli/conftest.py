@@ -100,7 +100,8 @@ def make_files():
     """Write a store of twelve images with two boxes each, labels, statistics, counts, and logits of a classifier."""
     from logn.models.proposals import Proposals
     from logn.predictions.store import PredictionWriter, StoreHeader
-    from logn.statistics.moments import ClassMoments, StatisticsMetadata
+    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.moments import ClassMoments
 
     def make(folder, names=None):
         rng, counts = np.random.default_rng(0), [500, 40, 3]

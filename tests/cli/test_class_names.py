@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logn.methods.affine import ClassAffine
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 NAMES = ("cup", "fork", "van")
 SIGMOID = (

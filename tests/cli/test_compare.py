@@ -12,7 +12,7 @@ from logn.errors import LogNWarning
 from logn.measure.comparison.compare import compare as compare_in_python
 from logn.measure.comparison.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 
 @pytest.fixture

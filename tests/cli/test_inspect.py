@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from logn.errors import LogNWarning
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_deployment_statistics_of_another_model_are_refused(run, tmp_path):
     rows = np.random.default_rng(0).normal(-3, 1, (400, 3)) - np.arange(3)
 
     def saved(name, columns=3, **metadata):
-        from logn.statistics.moments import StatisticsMetadata
+        from logn.statistics.metadata import StatisticsMetadata
 
         known = {"activation": "sigmoid", "fingerprint": "onnx:1", "class_names": tuple("abc"[:columns])} | metadata
         moments = ClassMoments(columns, sample_rows=500, metadata=StatisticsMetadata(**known))

@@ -7,7 +7,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from logn.methods.affine import ClassAffine
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 TEXTS = {
     "text.npy": "logits",

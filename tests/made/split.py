@@ -9,7 +9,8 @@ import numpy as np
 from logn.data.class_counts import ClassCounts
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 COUNTS = np.array([900, 400, 200, 90, 60, 30, 12, 8, 4, 2])
 GROUPS = "fffccccrrr"

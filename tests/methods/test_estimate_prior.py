@@ -5,7 +5,7 @@ import pytest
 
 import logn
 from logn.methods.prior import estimate_prior
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 TRAINING = np.array([0.6, 0.25, 0.1, 0.05])
 DEPLOYED = np.array([0.2, 0.2, 0.3, 0.3])

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import logn
 from logn.errors import InputError, LogNWarning
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 TRAIN = np.random.default_rng(0).normal([3.0, 0.0, -4.0, 1.0], [2.0, 1.0, 0.5, 1.0], size=(400, 4))
 TEST = np.random.default_rng(1).normal(size=(7, 4))

@@ -16,7 +16,8 @@ from logn.methods.normalization import logit_normalization, prior2posterior
 from logn.methods.recommend import recommend
 from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 from logn.predictions.store import StoreHeader
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 # The shared toy data of the reference: three classes, then the background.
 LOGITS = np.array([[2, 0.5, -1, 3], [0, 1.5, -2, 4], [1, -0.5, 0.5, 2], [-1, 0, -3, 5.0]])

@@ -10,7 +10,7 @@ from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.methods.catalog import fit
 from logn.methods.provenance import LogitFacts
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 RECORDED = StatisticsMetadata(
     class_names=("cat", "dog", "background"),

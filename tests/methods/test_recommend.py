@@ -18,7 +18,7 @@ from logn.methods.recommend import (
     share_of_prior,
 )
 from logn.methods.sampled_scores import FEWEST_ABOVE, class_scores, keep_detections, threshold_after
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 LEVELS = np.array([0.0, -1.0, -2.5, -3.0, -5.0])
 

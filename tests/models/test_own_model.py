@@ -14,7 +14,7 @@ from logn.errors import InputError, LogNWarning
 from logn.models.layer import fingerprint
 from logn.models.onnx.file import onnx_digest, read_onnx
 from logn.models.torch.attach import is_folded
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 LAYER = logn.LogitLayer("head", activation="softmax")
 SIGMOID = logn.LogitLayer("head", activation="sigmoid")

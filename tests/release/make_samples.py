@@ -14,7 +14,7 @@ import numpy as np
 
 import logn
 from logn.predictions.store import PredictionWriter, StoreHeader
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 VERSION = "0.4"
 SAMPLES = Path(__file__).with_name("samples")

@@ -13,7 +13,8 @@ from logn.measure.comparison.files import save_comparison
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.report.page import write_report
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = ("cup", HOSTILE, 'a "quoted" & <b>bold</b> name', "spoon", "fork", "{{ 7 * 7 }} {% saucer %}")

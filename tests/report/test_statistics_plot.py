@@ -6,7 +6,8 @@ import pytest
 from logn.errors import InputError
 from logn.report.statistics_plot import plot_statistics
 from logn.statistics.diagnosis import diagnose
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 pytest.importorskip("matplotlib")
 

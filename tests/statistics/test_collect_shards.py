@@ -12,7 +12,8 @@ from logn.data import logit_files as shards_module
 from logn.data.logit_files import open_shards
 from logn.errors import InputError
 from logn.statistics.from_files import collect_shards, in_order
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 CLASSES = 6
 

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from tests.conftest import moments_of
 
 import logn
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 ROWS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=20), elements=FINITE)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import logn
 from logn.base.arrays import sigmoid, softmax
 from logn.methods.sampled_scores import class_scores
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.row_sample import scored_rows
 
 CLASSES = 6

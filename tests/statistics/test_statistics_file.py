@@ -6,7 +6,7 @@ from safetensors.numpy import load, save
 from tests.conftest import moments_of
 
 import logn
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 META = StatisticsMetadata(
     class_names=("bg", "naïve", "<script>"),

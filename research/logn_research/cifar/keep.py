@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import logn
 from logn.errors import InputError
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 SPLITS = ("train", "test")
 SAMPLE_ROWS = 1024

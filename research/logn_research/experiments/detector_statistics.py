@@ -15,7 +15,8 @@ from logn.models.images import as_tensor
 from logn.models.layer import fingerprint
 from logn.models.torch.attach import attach
 from logn.models.torch.record import record
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 from logn_research.assignment import columns_of
 from logn_research.datasets.sample_dataset import SampleDataset

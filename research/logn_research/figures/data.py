@@ -13,7 +13,8 @@ from logn.base.arrays import foreground_columns
 from logn.errors import InputError
 from logn.models.images import as_tensor
 from logn.statistics.diagnosis import spearman
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 from logn_research.assignment import classes_of
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler, repeat_factors

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import logn
 from logn.predictions.store import PredictionWriter, StoreHeader
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.estimators import MovingAverage
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split

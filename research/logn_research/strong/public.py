@@ -10,7 +10,7 @@ import numpy as np
 import logn
 from logn.models.images import as_tensor
 from logn.models.opened import column_names
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 from logn_research.datasets.sample_dataset import SampleDataset
 
 STATISTICS_IMAGES = 1000

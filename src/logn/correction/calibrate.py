@@ -26,7 +26,8 @@ from logn.models.torch.attach import AttachedMap, attach, refuse_attached, refus
 from logn.models.torch.fold import check_foldable, check_kept, fold_checked, watch_outputs
 from logn.models.torch.record import collect_moments
 from logn.statistics.doubts import background_checks
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 Forward = Callable[[nn.Module, Any], Any]
 # One map, or for a layer with `stages=True` one for each stage; its statistics likewise.

@@ -29,7 +29,8 @@ from logn.models.open import open_model
 from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
 from logn.models.write import check_suffix, check_target, copy_model, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
-from logn.statistics.moments import ASSUMED, ClassMoments
+from logn.statistics.metadata import ASSUMED
+from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:
     from logn.models.proof import Proof

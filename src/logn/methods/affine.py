@@ -16,7 +16,7 @@ from logn.base.files import read_safetensors, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.methods.provenance import UNKNOWN, LogitFacts, foreground_names
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 ArrayT = TypeVar("ArrayT")
 

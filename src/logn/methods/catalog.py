@@ -28,7 +28,8 @@ from logn.methods.normalization import logit_normalization, mean_probability, pr
 from logn.methods.provenance import foreground_names, with_background_name
 from logn.methods.recommend import recommended
 from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 METHODS: dict[str, Callable[..., ClassAffine]] = {
     "none": ClassAffine.identity,

@@ -19,7 +19,8 @@ from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.doubts import value_checks
-from logn.statistics.moments import ASSUMED, ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import ASSUMED, StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 Statistic = Literal["mean", "prior"]
 MarginName = Literal["min", "mean", "max", "background"]

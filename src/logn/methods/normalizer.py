@@ -15,7 +15,8 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit
 from logn.methods.recommend import RECOMMENDED
 from logn.statistics.doubts import row_checks, sanity_checks
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 ArrayT = TypeVar("ArrayT")
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray, as_rows, foreground_columns, log_softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, warn
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 # Larger inputs are subsampled (seeded).
 MOST_ROWS, MOST_VALUES = 100_000, 2**24

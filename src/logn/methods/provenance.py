@@ -14,7 +14,7 @@ from typing import Any
 from logn.base.arrays import foreground_columns
 from logn.data.class_names import names_differ
 from logn.errors import InputError, warn
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 UNKNOWN = "unknown"
 _PLACES: dict[int | str | None, str] = {0: "first", -1: "last", None: "none"}

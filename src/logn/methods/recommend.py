@@ -21,7 +21,8 @@ from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import basis_of, keep_detections
 from logn.statistics.diagnosis import active_classes
-from logn.statistics.moments import ASSUMED, ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import ASSUMED, StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 RECOMMENDED, NONE = "recommended", "none"
 # How much of the prior to take away: of detectors and sigmoid heads, and of classifiers.

@@ -17,7 +17,8 @@ from logn.base.arrays import FloatArray, foreground_columns, logit, sigmoid, sof
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import checked_share
-from logn.statistics.moments import ASSUMED, ClassMoments
+from logn.statistics.metadata import ASSUMED
+from logn.statistics.moments import ClassMoments
 
 # With fewer scores above a threshold, a sample does not say how many a model has.
 FEWEST_ABOVE = 20

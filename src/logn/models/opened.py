@@ -20,7 +20,8 @@ from logn.methods.affine import ClassAffine
 from logn.models.images import ImageFiles, Images, as_tensor
 from logn.models.layer import fingerprint
 from logn.models.proposals import Postprocessing, Proposals, ProposingDetector
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
 if TYPE_CHECKING:

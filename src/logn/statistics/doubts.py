@@ -83,7 +83,7 @@ def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
     """A warning about columns that are called unused, but score as classes do.
 
     Example:
-        >>> from logn.statistics.moments import StatisticsMetadata
+        >>> from logn.statistics.metadata import StatisticsMetadata
         >>> moments = ClassMoments(3, metadata=StatisticsMetadata(layer="head", unused=(0,)))
         >>> moments.update(np.array([[2.0, -1.0, -3.0], [4.0, -2.0, -1.0]]))
         >>> print(unused_checks(moments)[0][:79])

@@ -27,7 +27,7 @@ from logn.methods.provenance import LogitFacts, with_background_name
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, is_store
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 from logn.thresholds.given import check_threshold
 from logn.thresholds.points import ClassPoint, OperatingPoints
 from logn.thresholds.scored_detections import (

@@ -29,7 +29,7 @@ from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 from logn.thresholds.given import FORMULA, by_class, check_threshold, read_given
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 

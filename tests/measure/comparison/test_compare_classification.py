@@ -11,7 +11,8 @@ from logn.measure.classification.metrics import classification_metrics
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings
 from logn.measure.comparison.tables import write_comparison
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 
 COUNTS = np.array([600, 150, 100, 40, 20, 12, 5])
 CLASSES = len(COUNTS)

@@ -14,7 +14,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.onnx.file import onnx_digest, read_onnx
 from logn.models.onnx.fold import fold_onnx
 from logn.models.onnx.locate import Wanted, locate_onnx_logits
-from logn.statistics.moments import StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
 
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, -2.0, 0.25], method="example")
 SHAPES = {

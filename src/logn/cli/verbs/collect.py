@@ -137,7 +137,8 @@ def _read_files(
     from logn.data.class_tables import read_class_names
     from logn.data.logit_files import find_shards, open_shards
     from logn.statistics.from_files import collect_shards
-    from logn.statistics.moments import ClassMoments, StatisticsMetadata
+    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.moments import ClassMoments
     from logn.statistics.row_sample import SAMPLE_ROWS
 
     files = find_shards(sources)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from logn.methods.recommend import Recommendation
     from logn.methods.sampled_scores import NewThreshold
     from logn.statistics.diagnosis import Diagnosis
-    from logn.statistics.moments import ClassMoments, StatisticsMetadata
+    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.moments import ClassMoments
 
 METADATA_FIELDS = ("background", "activation", "layer", "population", "fingerprint")
 # Classes shown from either end, without --verbose.

@@ -15,7 +15,8 @@ from logn.base.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, pro
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, locate_array, read_array
 from logn.errors import InputError, warn
 from logn.statistics.from_files import in_order
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.

@@ -34,7 +34,8 @@ from logn.models.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_
 from logn.models.opened import NEEDS_BOXES, Advance, Head, Logits, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Preprocessing
 from logn.models.proof import Proof
-from logn.statistics.moments import ClassMoments, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import SAMPLE_ROWS
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from logn.models.layer import fingerprint as fingerprint_of
 from logn.models.locate import layer_of
 from logn.models.output_check import OutputCheck
 from logn.statistics.doubts import unused_checks
-from logn.statistics.moments import ClassMoments, Nonfinite, StatisticsMetadata
+from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.row_sample import default_sample_rows
 
 if TYPE_CHECKING:
