@@ -99,7 +99,8 @@ def paste(made, tmp_path, monkeypatch, capsys):
         done.append(line)
         for name in values_of(shlex.split(line), "-o"):  # which another command may have written under the same name
             shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
-            Path(name).with_suffix(".statistics.safetensors").unlink(missing_ok=True)
+            for beside in ("statistics", "affine"):
+                Path(name).with_suffix(f".{beside}.safetensors").unlink(missing_ok=True)
         capsys.readouterr()
         code = execute(shlex.split(line)[1:])
         out, err = capsys.readouterr()
