@@ -23,7 +23,8 @@ SHARES = (0.25, 0.35, 0.5)
 
 def main() -> None:
     """Print, for each way of keeping a mask, its mean overlap with the true one and the share above 0.5 to 0.95."""
-    dataset, found = SampleDataset(sys.argv[1]), {}
+    dataset = SampleDataset(sys.argv[1])
+    found: dict[str, list[float]] = {}
     for index in range(min(IMAGES, len(dataset))):
         sample = dataset[index]
         for mask, box in zip(sample.masks(), sample.boxes.astype(np.float32), strict=True):
