@@ -44,5 +44,6 @@ def test_the_class_mix_of_road_signs(tmp_path, monkeypatch):
 def test_what_limits_the_masks_of_drawn_detectors(trained, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["mask_limits", str(trained / "glyphs" / "test.json")])
     mask_limits.main()
-    overlaps = {line.split(":")[0]: float(line.split()[-9]) for line in capsys.readouterr().out.splitlines()}
+    lines = (line.split(": ") for line in capsys.readouterr().out.splitlines())
+    overlaps = {name: float(found.split()[0]) for name, found in lines}
     assert overlaps["mask of 28 x 28"] > overlaps["cells of 4 pixels"] > overlaps["the whole box"]
