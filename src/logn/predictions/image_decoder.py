@@ -27,7 +27,6 @@ from logn.predictions.scores import (
     Scores,
     Scratch,
     Transform,
-    scores_of_methods,
 )
 from logn.predictions.store import PredictionStore, StoreHeader
 
@@ -251,12 +250,8 @@ class ImageDecoder:
         smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
         # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
         one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
-        limited = [purpose for purpose, limits in enumerate(self.purposes) if limits.max_detections is not None][:1]
-        levels = [
-            max((guesses.get((purpose, method), 0.0) for purpose in limited), default=0.0)
-            for method in range(len(self._functions))
-        ]
-        for method, scores in enumerate(scores_of_methods(self._functions, image, levels)):
+        for method, function in enumerate(self._functions):
+            scores = function(image)
             for purpose, limits in enumerate(self.purposes):
                 filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
                 if one_class_each:
