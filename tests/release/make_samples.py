@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import logn
+from logn.predictions.classifier import ClassifierPredictions
 from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.statistics.metadata import StatisticsMetadata
 
@@ -87,6 +88,9 @@ def _make():
     detector.save("comparison-detector")
     truth = rng.integers(0, len(NAMES), 30)
     logits = 2 * np.eye(len(NAMES))[truth] + rng.normal(size=(30, len(NAMES))) + [2.0, 1.0, 0.0]
+    paths = tuple(f"{NAMES[label]}/{place}.png" for place, label in enumerate(truth))
+    known = {"activation": "softmax", "layer": "head", "fingerprint": None, "data": "test"}
+    ClassifierPredictions(logits.astype(np.float32), truth, paths, NAMES, known).save("classifier.safetensors")
     classifier = logn.compare(logits, truth, ["logn"], train_logits=logits, counts=COUNTS)
     classifier.save("comparison-classifier")
 
@@ -99,6 +103,7 @@ def _make():
         "statistics": {"count": moments.count.tolist(), "mean": moments.mean.tolist(), "names": [*NAMES, "background"]},
         "correction": {"method": affine.method, "scale": affine.scale.tolist(), "shift": affine.shift.tolist()},
         "predictions": {"images": len(store), "detections": len(detections), "best": float(detections.scores.max())},
+        "classifier": {"top-1": float((logits.argmax(axis=1) == truth).mean()), "first": paths[0]},
         "comparison-detector": {row.name: row["AP"] for row in detector.rows},
         "comparison-classifier": {row.name: row["few"] for row in classifier.rows},
         "thresholds": {point.name: point.threshold for point in points.points},

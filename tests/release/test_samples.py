@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import logn
+from logn.predictions.classifier import ClassifierPredictions
 
 from .make_samples import SAMPLES, VERSION
 
@@ -45,6 +46,13 @@ def test_predictions(sample, expected):
     detections = logn.decode(store, logn.ClassAffine.load(sample / "correction.safetensors"))
     read = {"images": len(store), "detections": len(detections), "best": float(detections.scores.max())}
     assert read == pytest.approx(expected["predictions"])
+
+
+def test_predictions_of_a_classifier(sample, expected):
+    kept = ClassifierPredictions.load(sample / "classifier.safetensors")
+    assert kept.paths[0] == expected["classifier"]["first"]
+    comparison = logn.compare(sample / "classifier.safetensors", settings=logn.CompareSettings(num_bootstrap=10))
+    assert comparison.rows[0]["top-1"] == pytest.approx(expected["classifier"]["top-1"])
 
 
 @pytest.mark.parametrize(("task", "metric"), [("detector", "AP"), ("classifier", "few")])
