@@ -427,7 +427,8 @@ class ClassMoments:
         rows = whole[:, : self.num_columns]
         if self._is_softmax_detector:
             return np.asarray(1.0 - softmax(rows)[:, self.metadata.background])
-        highest = sigmoid(rows.max(axis=1))
+        # Along the rows NumPy is slow where they are short.
+        highest = sigmoid(np.ascontiguousarray(rows.T).max(axis=0))
         return np.asarray(highest * sigmoid(whole[:, -1]) if self._has_objectness else highest)
 
     def _merge_samples_and_probabilities(self, other: ClassMoments, *, seen: bool) -> None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from logn.errors import InputError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+Score = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 # Columns whose bytes tell batches apart: reading them all would cost as much as the moments.
 SALT_COLUMNS = 8
 
@@ -113,19 +114,17 @@ class RowSample:
         keys: npt.NDArray[Any],
         *,
         last_column: npt.NDArray[np.float16] | None = None,
-        index: npt.NDArray[np.intp] | None = None,
         is_finite: bool = False,
     ) -> None:
-        """Offer rows by their keys, or those at `index`; `last_column` is appended to those that are kept."""
-        candidates = np.arange(len(keys)) if self.limit is None else np.flatnonzero(keys < self.limit)
+        """Offer rows by their keys; `last_column` is appended to those that are kept."""
+        candidates = np.arange(len(rows)) if self.limit is None else np.flatnonzero(keys < self.limit)
         if len(candidates) == 0:
             return
-        index = np.arange(len(rows)) if index is None else index
         chosen = self._smallest(keys, candidates)
-        if not is_finite and not np.isfinite(rows[index[chosen]]).all():
+        if not is_finite and not np.isfinite(rows[chosen]).all():
             # Rows that cannot be kept must not take the place of others: choose again among those that can.
-            chosen = self._smallest(keys, candidates[np.isfinite(rows[index[candidates]]).all(axis=1)])
-        kept = rows[index[chosen]]
+            chosen = self._smallest(keys, candidates[np.isfinite(rows[candidates]).all(axis=1)])
+        kept = rows[chosen]
         if kept.dtype.itemsize > 4:
             kept = _to_half(kept)
         self._add(kept if last_column is None else np.column_stack([kept, last_column[chosen]]), keys[chosen])
@@ -133,9 +132,13 @@ class RowSample:
     def merge(self, other: RowSample) -> None:
         """Take over the rows of another sample; the smaller capacity wins."""
         self.capacity = min(self.capacity, other.capacity)
-        # What is beyond the limit would only be copied to be dropped.
-        end = None if self.limit is None else int(np.searchsorted(other.keys, self.limit))
-        self._add(other.rows[:end].copy(), other.keys[:end].copy())
+        other._settle()
+        rows, keys = other._rows[0], other._keys[0]
+        if self.limit is not None:
+            # What is beyond the limit would only be copied to be dropped.
+            inside = np.flatnonzero(keys < self.limit)
+            rows, keys = rows[inside], keys[inside]
+        self._add(rows, keys)
 
     def _smallest(self, keys: npt.NDArray[Any], candidates: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """As many of the candidates as the sample holds, those with the smallest keys."""
@@ -215,13 +218,27 @@ class ScoredSample:
         kept: npt.NDArray[np.float16] | None = None,
         keys: npt.NDArray[np.float64] | None = None,
     ) -> None:
-        # The weight is the last column; the key of the one row more is the limit that the others fell below.
-        self.kept = RowSample(num_columns + 1, capacity + 1, kept, np.empty(0) if keys is None else keys)
+        self._kept = RowSample(num_columns + 1, capacity + 1, kept, np.empty(0) if keys is None else keys)
+        # Rows that may get in, scored together: many small batches would cost a call of NumPy each, many times.
+        self._waiting: list[tuple[npt.NDArray[Any], ...]] = []
+        self._waiting_rows, self._waiting_are_finite = 0, True
+        self._score: Score | None = None
+
+    @property
+    def kept(self) -> RowSample:
+        """The rows with their weights, and one more, whose key is the limit that the others fell below."""
+        if self._waiting:
+            rows, uniform, highest = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+            weights = (highest if self._score is None else _weights(self._score(rows))).astype(np.float16)
+            is_finite, self._waiting_are_finite = self._waiting_are_finite, True
+            self._waiting, self._waiting_rows = [], 0
+            self._kept.offer(rows, uniform / weights, last_column=weights, is_finite=is_finite)
+        return self._kept
 
     @property
     def capacity(self) -> int:
         """How many rows it may hold."""
-        return self.kept.capacity - 1
+        return self._kept.capacity - 1
 
     @property
     def rows(self) -> npt.NDArray[np.float16]:
@@ -241,7 +258,7 @@ class ScoredSample:
         self,
         rows: npt.NDArray[Any],
         keys: npt.NDArray[np.uint64],
-        score: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None,
+        score: Score | None,
         bound: npt.NDArray[Any] | None = None,
         *,
         is_finite: bool = False,
@@ -257,14 +274,19 @@ class ScoredSample:
         """
         uniform = (keys >> np.uint64(11)) * 2.0**-53
         highest = np.full(len(rows), 1.0 + LEAST_WEIGHT) if bound is None else _weights(bound)
-        index = np.arange(len(rows))
-        if self.kept.limit is not None:
+        if (score is None) != (self._score is None):
+            _ = self.kept
+        self._score, index = score, np.arange(len(rows))
+        if self._kept.limit is not None:
             # A little more, as weights are rounded.
-            index = np.flatnonzero(uniform < 1.001 * self.kept.limit * highest)
-            if len(index) == 0:
-                return
-        weights = (highest[index] if score is None else _weights(score(rows[index]))).astype(np.float16)
-        self.kept.offer(rows, uniform[index] / weights, last_column=weights, index=index, is_finite=is_finite)
+            index = np.flatnonzero(uniform < 1.001 * self._kept.limit * highest)
+        if len(index) == 0:
+            return
+        self._waiting.append((rows[index], uniform[index], highest[index]))
+        self._waiting_rows += len(index)
+        self._waiting_are_finite = self._waiting_are_finite and is_finite
+        if self._waiting_rows * LIMIT_STEPS >= self.capacity:
+            _ = self.kept
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The content, by the names that files have for it."""
