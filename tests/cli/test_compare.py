@@ -34,14 +34,17 @@ def words(*more):
     return ("compare", "store", "-d", "gt.json", "-s", "stats.safetensors", "--bootstrap", "20", *more)
 
 
-def test_ten_lines_of_80_columns_and_one_verdict(files, run):
+def test_two_short_tables_of_80_columns_and_one_verdict(files, run):
     printed = run(*words("-o", "result"))
     assert printed.code == 0
     lines = (printed.out + printed.err).splitlines()
-    assert len(lines) <= 10
-    table = lines[:5]
-    assert [line.split()[0] for line in table] == ["method", table[1], "none", "recommended", "logn"]
-    assert max(map(len, table)) <= 80
+    assert len(lines) <= 16
+    assert lines[5].startswith("With ")
+    assert lines[5].endswith(" detections, as many as none has above 0.25:")
+    for table in (lines[:5], lines[6:11]):
+        assert [line.split()[0] for line in table] == ["method", table[1], "none", "recommended", "logn"]
+        assert max(map(len, table)) <= 80
+    assert lines[6].split("  ")[-2:] == ["rare right", "rare false"]
     assert sum("raises" in line or "lowers" in line or "changes" in line for line in lines) <= 1
     assert lines[-1].endswith("logn report result")
 

@@ -89,7 +89,7 @@ def write_report(
         >>> import logn, numpy as np, tempfile
         >>> labels, folder = np.repeat([0, 1, 2], 20), tempfile.mkdtemp()
         >>> logits = 2 * np.eye(3)[labels] + [3.0, 1.0, 0.0]
-        >>> logn.compare(logits, labels, ["logn"], train_logits=logits, counts=[900, 90, 9]).save(folder)
+        >>> logn.compare(logits, labels, ["recommended"], train_logits=logits, counts=[900, 90, 9]).save(folder)
         >>> write_report(folder, f"{folder}/report.html").missing
         {}
     """
