@@ -156,7 +156,7 @@ REVERSED = logn.methods.logit_adjustment(COUNTS).with_source(StatisticsMetadata(
         (["softmax"], {}, "`method` to be one of none, recommended, logn"),
         (["logn"], {"train_logits": TRAIN[:, :4]}, "columns differs: 4 in the statistics, 7 in"),
         (["logn"], {"train_logits": NAN}, "Expected `train_logits` to be finite, but row 3, class 2 is nan"),
-        (["logn"], {"train_logits": TRAIN, "moments": ClassMoments(7)}, r"`train_logits` .*, not both"),
+        (["logn"], {"train_logits": TRAIN, "moments": ClassMoments(7)}, r"`train_logits`, not both"),
         (["logn"], {"moments": OTHER}, "The background differs: first in the statistics, none in"),
         (["loga"], {"counts": [*COUNTS[:-1], 0]}, "no training sample of class 6"),
         ({"short": lambda logits: logits[:, :2]}, {}, r"gave shape \(420, 2\) for logits of shape \(420, 7\)"),
