@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Images that the proof runs on.
 PROOF_IMAGES = 4
-# Images of the deployment below which the threshold is left to chance: at 20, detections come out some 10 % off.
+# Fewer images of the deployment are refused: their class mix is chance.
 FEWEST_DEPLOYMENT = 20
 
 
