@@ -130,18 +130,21 @@ def decode_for(
     Purposes differ in threshold, limits and what is evaluated; the rest of their settings is the same. The other
     arguments are those of `decode_many`.
     """
-    how: dict[str, Any] = {"threads": threads, "processes": processes}
-    guesses = [_guessed_floors(store, transforms, purpose, **how) for purpose in purposes]
+    fill = partial(_fill, store=store, threads=threads, processes=processes)
+    guesses = [
+        _guessed_floors(store, transforms, purpose, threads=threads, processes=processes) for purpose in purposes
+    ]
     buffers = [
         [_Buffer(store.header.num_classes, purpose.settings.max_per_class, guess) for guess in of_purpose]
         for purpose, of_purpose in zip(purposes, guesses, strict=True)
     ]
-    _fill(buffers, store, transforms, purposes, _all_images(store), progress=progress, **how)
+    images = _all_images(store)
+    fill(buffers, transforms=transforms, purposes=purposes, images=images, progress=progress)
     for purpose, of_purpose in zip(purposes, buffers, strict=True):
         for method, buffer in enumerate(of_purpose):
             if buffer.guessed_too_high():
                 of_purpose[method] = again = _Buffer(store.header.num_classes, purpose.settings.max_per_class)
-                _fill([[again]], store, [transforms[method]], [purpose], _all_images(store), **how)
+                fill([[again]], transforms=[transforms[method]], purposes=[purpose], images=images)
     # One by one: what was buffered for a method is let go of before that of the next one is sorted out.
     return [[of_purpose.pop(0).best() for _ in transforms] for of_purpose in buffers]
 
