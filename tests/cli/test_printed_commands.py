@@ -97,12 +97,18 @@ def paste(made, tmp_path, monkeypatch, capsys):
 
     def run(line):
         done.append(line)
+        replaced = {}
         for name in values_of(shlex.split(line), "-o"):  # which another command may have written under the same name
             shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
-            for beside in ("statistics", "affine"):
-                Path(name).with_suffix(f".{beside}.safetensors").unlink(missing_ok=True)
+            beside = [Path(name).with_suffix(f".{what}.safetensors") for what in ("statistics", "affine")]
+            replaced |= {path: path.read_bytes() for path in beside if path.exists()}
+            for path in beside:
+                path.unlink(missing_ok=True)
         capsys.readouterr()
         code = execute(shlex.split(line)[1:])
+        for path, content in replaced.items():  # not written anew, as beside a copy
+            if not path.exists():
+                path.write_bytes(content)
         out, err = capsys.readouterr()
         assert code == 0, f"{line}\n{err}"
         pages = [html.unescape(re.sub(r"<[^>]*>", "", text)) for page in folder.rglob("*.html")

@@ -22,7 +22,7 @@ IN_PYTHON_ONLY = (
 # Fields of files, which a message names as they stand there.
 FIELDS = re.compile(
     "`(?:file_name|coco_url|kpt_shape|neg_category_ids|not_exhaustive_category_ids|image_id|category_id|class_names|"
-    "sample_(?:rows|keys|capacity|objectness)|instance_counts|box_classes|boxes_per_proposal|batch_rows|score_threshold|"
+    "(?:sample|scored)_(?:rows|keys|capacity|objectness)|instance_counts|box_classes|boxes_per_proposal|batch_rows|score_threshold|"
     r"num_columns|mean_probability|roi_heads\.box_predictor\.cls_score|class_columns|count_kind|on_logits|part_\w+)`"
 )
 PYTHON_WORDS = re.compile(r"""(?<![\w:,`])[a-z]\w*=(?:True|False|None|\(|["']|lambda)|`[a-z]+(?:_[a-z]+)+`|`moments`""")
@@ -119,7 +119,7 @@ COMMANDS = {
     "correct plain.onnx --images train -o x.onnx": "Pass `--like`: one of",
     "correct plain.onnx --images train --like rtdetr -o plain.onnx": "`--output` is the model itself",
     "fold plain.onnx map.safetensors -o old.onnx": "choose another `--output`, or pass `--overwrite` to replace it.",
-    "correct plain.onnx --images train --like rtdetr --method norcal": "needs training counts",
+    "correct plain.onnx --images train --like rtdetr --method norcal": "needs the training counts: pass `--counts`",
     "correct plain.onnx --images train --like rtdetr --thresholds f1": "pass `--data`.",
     "predict plain.onnx -d sized.json -o p": "Pass `--like`",
     "compare store -d gt.json --methods norcal": "needs `--counts`",

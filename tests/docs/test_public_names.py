@@ -13,7 +13,9 @@ MODULES = ("logn", "logn.callbacks", "logn.methods", "logn.ray", "logn.sklearn",
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "research" / "README.md"]
 PAGES += (ROOT / "research" / "docs").rglob("*.md")
 SOURCES = sorted([*PAGES, *(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.ipynb")])
-FILE_FORMATS = ("logn.affine", "logn.comparison", "logn.folded", "logn.predictions", "logn.statistics")
+FILE_FORMATS = tuple(
+    f"logn.{name}" for name in ("affine", "classifier", "comparison", "folded", "predictions", "statistics")
+)
 PATH = re.compile(r"(?<![\w./-])logn(?:\.[A-Za-z_]\w*)+")
 IMPORT = re.compile(r"^\s*from (logn(?:\.[\w.]+)?) import (\([^)]*\)|.*)", flags=re.M)
 

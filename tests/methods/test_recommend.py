@@ -44,7 +44,7 @@ def detector_rows(rows=2000, seed=0):
         ({"activation": "sigmoid"}, "sigmoid head"),
     ],
 )
-def test_half_of_the_prior_for_every_head(metadata, head):
+def test_a_share_of_the_prior_for_every_head(metadata, head):
     moments = moments_of(detector_rows() if "background" in metadata else long_tailed(), **metadata)
     found = logn.recommend(moments)
     assert (found.method, found.head) == ("recommended", head)
@@ -58,7 +58,7 @@ def test_half_of_the_prior_for_every_head(metadata, head):
         assert shift[0] == 0.0
         assert shift.max() == 0.0  # the lowest class keeps its logits, all others are lowered
         prior, shift = prior[1:], shift[1:]
-    np.testing.assert_allclose(shift - shift[0], -0.5 * (prior - prior[0]), atol=1e-9)
+    np.testing.assert_allclose(shift - shift[0], -found.strength * (prior - prior[0]), atol=1e-9)
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])

@@ -135,8 +135,8 @@ def parse_settings(words: list[str], kind: Any) -> dict[str, Any]:
 
     Example:
         >>> from logn_research.training.recipes import DetectorTrainingConfig
-        >>> parse_settings(["milestones=3,5", "temperature=10", "backbone=resnet18"], DetectorTrainingConfig)
-        {'milestones': (3.0, 5.0), 'temperature': 10.0, 'backbone': 'resnet18'}
+        >>> parse_settings(["milestones=3,5", "temperature=10", "precision=bfloat16"], DetectorTrainingConfig)
+        {'milestones': (3.0, 5.0), 'temperature': 10.0, 'precision': 'bfloat16'}
     """
     types = {each.name: str(each.type).partition(" |")[0] for each in fields(kind)}
     convert: dict[str, Any] = {

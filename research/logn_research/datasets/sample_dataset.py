@@ -190,15 +190,17 @@ def find_annotations(data: str | os.PathLike[str]) -> Path:
         for name in TRAINING_NAMES:
             if (path / name).is_file():
                 return path / name
+        files = sorted(path.glob("*.json"))
+        if len(files) == 1:
+            return files[0]
+        if files:
+            names = ", ".join(file.name for file in files[:5])
+            raise InputError(f"`{path}` has no `train.json`, but {names}: name the file itself.")
     found = find_labels(path)
     if not found.path.exists():
         raise InputError(f"There is no annotation file or folder `{path}`.")
     if found.form != "json":
         return with_split(path, "train")
-    if not found.path.is_dir():
-        return found.path
-    files = sorted(path.glob("*.json"))
-    if len(files) == 1:
-        return files[0]
-    names = ", ".join(file.name for file in files[:5]) or "no JSON file at all"
-    raise InputError(f"`{path}` has no `train.json`, but {names}: name the file itself.")
+    if found.path.is_dir():
+        raise InputError(f"`{path}` has no `train.json`, but no JSON file at all: name the file itself.")
+    return found.path

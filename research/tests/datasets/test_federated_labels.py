@@ -126,7 +126,7 @@ def test_federated_input_is_refused():
         ({"annotations": [{"image_id": [3], "category_id": 4}]}, r"`image_id` .* must be an integer, but is \[3\]"),
         (
             {"categories": [{"id": "2"}, {"id": 5}]},
-            "`id` of entry 0 of `categories` .* must be an integer, but is '2'",
+            "`id` of entry 0 of `categories` .* must be an integer, but is the text '2'",
         ),
     ],
 )

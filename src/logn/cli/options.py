@@ -132,7 +132,7 @@ OptionalThresholds = Annotated[str | None, THRESHOLDS]
 At = Annotated[float, option("--at", metavar="N", help="Your score threshold.", callback=_at_least(0, 1))]
 Deployment = Annotated[
     Path | None,
-    option("--deployment", metavar="PATH", help="Where it is used: images; fit, inspect: their statistics."),
+    option("--deployment", metavar="PATH", help="Images, or statistics, of its deployment."),
 ]
 Bootstrap = Annotated[
     int, option("--bootstrap", metavar="N", help="Draws for the intervals; 0 for none.", callback=_at_least(0))
@@ -174,7 +174,7 @@ Trust = Annotated[bool, option("--trust", help="Allow a .pt file: a pickle, whic
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="An .onnx, Ultralytics .pt, Hugging Face folder, or module:function."),
+    typer.Argument(metavar="MODEL", help="An .onnx, .pt, Hugging Face folder, or module:function."),
 ]
 Predictions = Annotated[
     Path, typer.Argument(metavar="PREDICTIONS", help="Folder from logn predict, or a file of test logits.")

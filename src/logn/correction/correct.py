@@ -69,7 +69,8 @@ def score_change(
         deployment: Statistics of the same model over images of the deployment.
 
     Example:
-        >>> moments = ClassMoments(2, sample_rows=1000)
+        >>> from logn.statistics.metadata import StatisticsMetadata
+        >>> moments = ClassMoments(2, sample_rows=1000, metadata=StatisticsMetadata(activation="sigmoid"))
         >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)) - 2)
         >>> change = score_change(moments, ClassAffine([1, 1], [0, 1]), 0.5)
         >>> change.threshold.use > 0.5

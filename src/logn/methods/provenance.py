@@ -41,8 +41,7 @@ class LogitFacts:
         >>> facts.check_source("`affine`", StatisticsMetadata(activation="sigmoid"))
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: The activation differs: sigmoid in `affine`, softmax in `head`; pass \
-allow_mismatch=True if that is meant.
+        logn.errors.InputError: The activation differs: sigmoid in `affine`, softmax in `head`; take both from one ...
     """
 
     name: str

@@ -142,7 +142,7 @@ def basis_of(moments: ClassMoments, deployment: ClassMoments | None) -> ClassMom
     for field in fields(moments.metadata):
         mine, theirs = (getattr(part.metadata, field.name) for part in (moments, deployment))
         if mine != theirs:
-            what = "are of another model" if field.name == "fingerprint" else f"have another `{field.name}`"
+            what = "are of another model" if field.name == "fingerprint" else f"differ in `{field.name}`"
             raise InputError(f"The deployment statistics {what} ({theirs!r:.60}, training {mine!r:.60}): {again}.")
     if len(deployment.sample) == 0:
         raise InputError(f"The deployment statistics hold no rows to find a threshold on: {again}.")

@@ -122,7 +122,7 @@ def _in_lines(line: str, width: int | None) -> str:
 def _print_table(comparison: Comparison) -> None:
     """AP, and recall, precision and F1 of each method, in percent."""
     columns = ("AP", "APr", "APc", "APf", *(f"{name}@n:{AT}" for name in ("recall", "recall-r", "precision", "F1")))
-    echo("\nPercent on the test scenes; from recall on, class means at an equal number of detections:")
+    echo("\nPercent on test scenes; from recall on, at an equal number of detections:")
     titles = ("AP", "rare", "common", "frequent", "recall", "rare", "precision", "F1")
     widths = (7, 7, 8, 10, 9, 7, 11, 7)
     echo(" " * 14 + "".join(f"{title:>{width}}" for title, width in zip(titles, widths, strict=True)))
