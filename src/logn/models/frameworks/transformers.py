@@ -484,7 +484,8 @@ def refuse_texts(folder: Path) -> None:
     if config.is_file() and TEXT_CLASSIFIER in config.read_text(encoding="utf-8", errors="replace"):
         raise InputError(
             f"`{folder}` is a text classifier, and this reads images. Correct it in Python, by logn.calibrate with "
-            "batches of its tokenizer, or as arrays: `logn collect logits.npy --activation softmax -o stats.safetensors`."
+            "batches of its tokenizer, or as arrays: "
+            "`logn collect logits.npy --activation softmax -o stats.safetensors`."
         )
 
 
