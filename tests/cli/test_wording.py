@@ -19,8 +19,9 @@ IN_PYTHON_ONLY = (
     *("callbacks/ultralytics.py", "callbacks/mmdetection.py"),
     *("models/layer.py", "models/proposals.py", "models/frameworks/detectron2.py", "predictions/store.py"),
 )
-# Fields of files, which a message names as they stand there.
+# Fields of files, which a message names as they stand there, and a line of Python for what no verb does.
 FIELDS = re.compile(
+    r"logn\.calibrate\([^)]*\)|"
     "`(?:file_name|coco_url|kpt_shape|neg_category_ids|not_exhaustive_category_ids|image_id|category_id|class_names|"
     "(?:sample|scored)_(?:rows|keys|capacity|objectness)|instance_counts|box_classes|boxes_per_proposal|batch_rows|score_threshold|"
     r"num_columns|mean_probability|roi_heads\.box_predictor\.cls_score|class_columns|count_kind|on_logits|part_\w+)`"

@@ -483,8 +483,8 @@ def refuse_texts(folder: Path) -> None:
     config = folder / CONFIG
     if config.is_file() and TEXT_CLASSIFIER in config.read_text(encoding="utf-8", errors="replace"):
         raise InputError(
-            f"`{folder}` is a text classifier, and this reads images. Correct it in Python, by logn.calibrate with "
-            "batches of its tokenizer, or as arrays: "
+            f"`{folder}` is a text classifier, and this reads images. Correct it in Python, "
+            "logn.calibrate(model, batches, fold=True) with batches of its tokenizer, or as arrays: "
             "`logn collect logits.npy --activation softmax -o stats.safetensors`."
         )
 
