@@ -14,6 +14,7 @@ from itertools import product
 
 import numpy as np
 import torch
+from logn_research.cifar.small import digits as thinned_digits
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,18 +29,8 @@ ADDED = {"cross-entropy": 0.0, "balanced softmax": 1.0, "logit adjustment": 1.5}
 
 def digits(imbalance: float, seed: int) -> Data:
     """Training images and labels, and the counts."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    squares = (images / 16 - 0.3).reshape(-1, 8, 8)
-    turned = np.concatenate([np.rot90(squares, turn, (1, 2)).reshape(len(squares), -1) for turn in range(4)])
-    labels = np.concatenate([labels + 10 * turn for turn in range(4)])
-    random = np.random.default_rng(seed)
-    order = random.permutation(len(labels))
-    turned, labels, rank = turned[order].astype(np.float32), labels[order], random.permutation(40)
-    counts = np.maximum(2, np.round(120 * imbalance ** (-rank / 39))).astype(int)
-    kept = np.concatenate([np.flatnonzero(labels == name)[: counts[name]] for name in range(40)])
-    return torch.tensor(turned[kept]), torch.tensor(labels[kept]), torch.tensor(counts)
+    problem = thinned_digits(imbalance, seed)
+    return problem.images, problem.labels, problem.counts
 
 
 def made(imbalance: float, seed: int, classes: int = 80, spread: float = 0.9) -> Data:
