@@ -230,3 +230,21 @@ def test_the_product_pages_have_the_numbers_of_the_papers_setting():
         assert " | ".join(gains[1:]) in page
         assert " | ".join(recalls[1:]) in page
         assert f"→ {recalls[1]} (12.5 → {recalls[2]})* | *{float(recalls[3].split()[0]):.0f} %*" in readme
+
+
+def test_the_page_has_the_numbers_of_stronger_heads():
+    """One table of the page joins AP, recall and costs of the heads on YOLOv8s."""
+    root = Path(__file__).parents[2]
+    page = (root / "research" / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
+    found = tables.read(root / "research" / "results" / "strong-yolov8s.json")
+    test = found["test"]
+    gains = {row[0]: row[1] for row in tables.ap_table(test)}
+    recalls = {row[0]: row[1:] for row in tables.recall_table(test, "0.25", "softmax")}
+    costs = {row[0]: row[1:] for row in tables.cost_table(test, "0.25", "softmax")}
+    names = ["LogN, paper", "logn, official", "logn, square root of std", "strength 0.25", "strength 1"]
+    for name in [*names, "**LogN, recommended: half prior**", "FRACAL (counts and boxes)"]:
+        mean, rare, _, _, objects = recalls[name]
+        precision, f1, right, wrong = costs[name]
+        gain = gains[name].replace("|", "\\|")
+        assert f"| {name} | {gain} | {mean} | {rare} | {objects} | {precision} | {f1} | {right} / {wrong} |" in page
+    assert {tables.choose(found[split])["chosen"] for split in ("dev", "test")} == {"half prior"}

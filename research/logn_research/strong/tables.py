@@ -114,7 +114,7 @@ def recall_table(measured: Measured, at: str, activation: str) -> list[tuple[str
     """Class-mean recall, that of the groups, and objects found at an equal number of detections; exhaustive labels."""
     rows = []
     all_heads = [protocols["exhaustive"] for _, protocols in heads(measured, activation)]
-    for name in all_heads[0]:
+    for name in all_heads[0] if all_heads else ():
         if _is_landscape(name):
             continue
         rows.append((LABELS.get(name, name), *recall_cells(all_heads, name, at)))
@@ -138,7 +138,7 @@ def cost_table(measured: Measured, at: str, activation: str) -> list[tuple[str, 
     """Class-mean precision and F1, and objects found and false alarms of rare classes; none where not measured."""
     rows = []
     all_heads = [protocols["exhaustive"] for _, protocols in heads(measured, activation)]
-    for name in all_heads[0]:
+    for name in all_heads[0] if all_heads else ():
         points = [] if _is_landscape(name) else [methods[name]["recall"][at] for methods in all_heads]
         if points and "f1" in points[0]:
             shares = [f"{100 * mean(point[key] for point in points):.1f}" for key in ("precision", "f1")]
@@ -175,7 +175,7 @@ def landscape_table(measured: Measured, protocol: str) -> list[tuple[str, ...]]:
     """AP on dev of each form over the shift of the foreground, mean over the heads that have it; the best in bold."""
     with_it = [p[protocol] for _, p in heads(measured, "softmax") if f"none {LANDSCAPE[0]:+g}" in p[protocol]]
     rows = []
-    for form in FORMS:
+    for form in FORMS if with_it else ():
         values = [mean(100 * methods[f"{form} {shift:+g}"]["AP"] for methods in with_it) for shift in LANDSCAPE]
         cells = [f"**{value:.1f}**" if value == max(values) else f"{value:.1f}" for value in values]
         rows.append((form, *cells))
@@ -203,11 +203,11 @@ def public_table(measured: Measured) -> list[tuple[str, ...]]:
 
 
 def page(measured: Mapping[str, Measured]) -> str:
-    """All tables of the page on strong detectors, from the measurements of dev and test."""
+    """All tables of the page on strong detectors, from what was measured on dev and test."""
     strong = {
         split: {name: found for name, found in parts.items() if name != "public"} for split, parts in measured.items()
     }
-    test, dev = strong["test"], strong["dev"]
+    test, dev = strong["test"], strong.get("dev", {})
     parts = ["## The heads: AP without correction, federated | exhaustive"]
     rows = [
         (head, *(f"{100 * protocols[kind]['none']['AP']:.1f}" for kind in PROTOCOLS),
@@ -223,33 +223,33 @@ def page(measured: Mapping[str, Measured]) -> str:
     columns = ("class mean", "rare", "found")
     layers = tuple(f"{layer}: {column}" for layer in ("normalised", "linear") for column in columns)
     parts += ["## By class layer: recall at the count of 0.25", markdown(("method", *layers), recalls)]
-    for activation in ("softmax", "sigmoid"):
-        for at in ("0.5", "0.25", "0.05"):
-            parts.append(f"## {activation}: recall at the count of {at}")
-            parts.append(
-                markdown(
-                    ("method", "class mean", "rare", "common", "frequent", "found"), recall_table(test, at, activation)
-                )
-            )
-    for activation in ("softmax", "sigmoid"):
-        if costs := cost_table(test, "0.25", activation):
-            header = ("method", "class-mean precision", "class-mean F1", "rare: found", "rare: false alarms")
-            parts += [f"## {activation}: costs at the count of 0.25", markdown(header, costs)]
+    parts += _at_equal_counts(test)
     for kind in PROTOCOLS:
-        parts += [
-            f"## Landscape on dev, {kind}",
-            markdown(("form", *(f"{s:+g}" for s in LANDSCAPE)), landscape_table(dev, kind)),
-        ]
+        if landscapes := landscape_table(dev, kind):
+            header = ("form", *(f"{s:+g}" for s in LANDSCAPE))
+            parts += [f"## Landscape on dev, {kind}", markdown(header, landscapes)]
     if "public" in measured["test"]:
         header = ("detector", "method", "AP, federated | exhaustive", "class-mean recall", "found")
         parts += ["## Public detectors", markdown(header, public_table(measured["test"]))]
-    parts += [
-        "## The rule on dev",
-        json.dumps(choose(dev), indent=1),
-        "and on test",
-        json.dumps(choose(test), indent=1),
-    ]
+    for split, found in strong.items():
+        if any(True for _ in heads(found, "softmax")):
+            parts += [f"## The rule on {split}", json.dumps(choose(found), indent=1)]
     return "\n\n".join(parts)
+
+
+def _at_equal_counts(measured: Measured) -> list[str]:
+    """Recall, then costs, of softmax and sigmoid heads, with a heading each."""
+    parts: list[str] = []
+    for activation in ("softmax", "sigmoid"):
+        for at in ("0.5", "0.25", "0.05"):
+            if recalls := recall_table(measured, at, activation):
+                header = ("method", "class mean", "rare", "common", "frequent", "found")
+                parts += [f"## {activation}: recall at the count of {at}", markdown(header, recalls)]
+    for activation in ("softmax", "sigmoid"):
+        if costs := cost_table(measured, "0.25", activation):
+            header = ("method", "class-mean precision", "class-mean F1", "rare: found", "rare: false alarms")
+            parts += [f"## {activation}: costs at the count of 0.25", markdown(header, costs)]
+    return parts
 
 
 def markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
