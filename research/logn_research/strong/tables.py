@@ -247,8 +247,8 @@ def _at_equal_counts(measured: Measured) -> list[str]:
                 parts += [f"## {activation}: recall at the count of {at}", markdown(header, recalls)]
     for activation in ("softmax", "sigmoid"):
         if costs := cost_table(measured, "0.25", activation):
-            header = ("method", "class-mean precision", "class-mean F1", "rare: found", "rare: false alarms")
-            parts += [f"## {activation}: costs at the count of 0.25", markdown(header, costs)]
+            columns = ("method", "class-mean precision", "class-mean F1", "rare: found", "rare: false alarms")
+            parts += [f"## {activation}: costs at the count of 0.25", markdown(columns, costs)]
     return parts
 
 
