@@ -324,9 +324,12 @@ def _names_ultralytics(path: Path) -> bool:
 
 
 def _unpickled(path: Path) -> Any:
-    """What torch reads; None where it cannot, which the reader of Ultralytics explains."""
+    """What torch reads, weights without running code. None where it cannot: Ultralytics explains why."""
     import torch
 
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        return torch.load(path, map_location="cpu", weights_only=True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
