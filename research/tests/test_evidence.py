@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from logn_research.evidence import deployment_prior, mask_limits
+from logn_research.evidence import deployment_prior
 from logn_research.pages import ROOT
 from PIL import Image
 
@@ -39,11 +39,3 @@ def test_the_class_mix_of_road_signs(tmp_path, monkeypatch):
         row["name"] for row in measured["linear"]["methods"]
     }
     assert "21 training" in deployment_prior.results(measured)
-
-
-def test_what_limits_the_masks_of_drawn_detectors(trained, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["mask_limits", str(trained / "glyphs" / "test.json")])
-    mask_limits.main()
-    lines = (line.split(": ") for line in capsys.readouterr().out.splitlines())
-    overlaps = {name: float(found.split()[0]) for name, found in lines}
-    assert overlaps["mask of 28 x 28"] > overlaps["cells of 4 pixels"] > overlaps["the whole box"]

@@ -61,16 +61,6 @@ def bench(
     threshold: Annotated[
         float, typer.Option(metavar="N", help="Detections need a higher score; LVIS's usual one is 1e-4.")
     ] = 0.0,
-    population: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="What LogN's statistics are of: proposals, or sampled regions, as the official code."
-        ),
-    ] = "proposals",
-    estimator: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="exact, moving-average (as the official code) or moving-average-debiased."),
-    ] = "exact",
     stages: Annotated[
         str,
         typer.Option(metavar="NAME", help="Of a cascade: correct each stage by its own statistics, or the average."),
@@ -123,8 +113,8 @@ def bench(
     folder = root if is_detection else root / f"classification{'' if epochs is None else f'-{epochs:g}-epochs'}"
     cache = ArtifactCache(folder / "quick" if quick else folder, jobs=jobs, step=step_reporter(progress))
     told = {"--seeds": seeds, "--model": model, "--iterations": iterations, "--epochs": epochs, "--data": data}
-    told |= {"--threshold": threshold or None, "--population": population, "--estimator": estimator, "--stages": stages}
-    usual = ("proposals", "exact", "each", None)
+    told |= {"--threshold": threshold or None, "--stages": stages}
+    usual = ("each", None)
     words = [f"{option} {_word(value)}" for option, value in told.items() if value not in usual]
     command = " ".join(["logn bench", table, *(["--quick"] if quick else []), *words])
     content = run_table(
@@ -132,7 +122,7 @@ def bench(
         cache,
         problem,
         range(seeds),
-        protocol=Protocol(threshold, population, estimator, stages),
+        protocol=Protocol(threshold, stages),
         train=train,
         command=command,
     )

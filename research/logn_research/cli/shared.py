@@ -37,8 +37,7 @@ def show(result: dict[str, Any], *, as_json: bool) -> None:
         print_json({key.replace(" ", "_"): value for key, value in result.items()})
         return
     for key, value in result.items():
-        if key != "label distribution":  # one number a class: for programs
-            echo(f"{key}: {value}")
+        echo(f"{key}: {value}")
 
 
 def step_reporter(shown: bool | None) -> Any:

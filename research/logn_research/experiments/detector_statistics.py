@@ -1,4 +1,4 @@
-"""Statistics of a detector's logits that tables compare: of proposals, positives, sampled regions, single stages."""
+"""Statistics of a detector's logits that tables compare: of proposals, of positives, of single stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
@@ -20,10 +19,7 @@ from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 from logn_research.assignment import columns_of
 from logn_research.datasets.sample_dataset import SampleDataset
-from logn_research.datasets.samplers import PAPER_THRESHOLD, make_sampler
 from logn_research.estimators import Statistics, add_batch
-from logn_research.training.augmentation import Augmentation
-from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
 
 
 def collect_detector_statistics(
@@ -63,54 +59,6 @@ def collect_detector_statistics(
             add_batch(statistics, proposals.logits, labels)
         progress(len(chosen))
     return _finished(statistics)
-
-
-def collect_sampled_statistics(
-    detector: Any,
-    dataset: SampleDataset,
-    augmentation: Augmentation,
-    *,
-    sampler: str = "random",
-    repeat_threshold: float = PAPER_THRESHOLD,
-    max_images: int | None = None,
-    seed: int = 0,
-    estimator: Callable[..., Statistics] = ClassMoments,
-    progress: Callable[[int], object] = lambda count: None,
-) -> tuple[ClassMoments, ...]:
-    """Statistics of the regions that training samples, as the official code takes them, one for each stage.
-
-    An epoch of training images passes, each with the augmentation of training and as often as the sampler shows it;
-    of each the regions count that training would sample, a quarter of them positive, the true boxes among them. Every
-    image is a batch. So boxes and labels have a say in which regions there are, though not in what is summed up.
-
-    Args:
-        detector: One of the two-stage detectors of `logn_research.training`.
-        dataset: The training images.
-        augmentation: That of the training.
-        sampler: That of the training: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
-        repeat_threshold: Of the repeat-factor samplers.
-        max_images: How many images at most, repeats included; an epoch by default.
-        seed: Of their order, the augmentation and the sampled regions.
-        estimator: As in `collect_detector_statistics`.
-        progress: Called with the number of images whenever some are done.
-    """
-    order = make_sampler(sampler, dataset, threshold=repeat_threshold)
-    images = min(max_images or np.iinfo(np.int64).max, len(order.indices(0, seed)))
-    read = SampleCache(dataset, masks=False).__getitem__
-    batches = DetectorBatches(ImageStream(order, 1, seed), read, augmentation, masks=False)
-    paths = detector.logit_layer_paths
-    stages = [_start(detector, dataset, estimator) for _ in paths]
-    with torch.random.fork_rng(devices=[]):
-        for iteration in range(images):
-            torch.manual_seed(int(np.random.SeedSequence((seed, iteration)).generate_state(1)[0]))
-            batch = batches[iteration]
-            for statistics, sampled in zip(stages, detector.sample_logits(batch.images, batch.targets), strict=True):
-                add_batch(statistics, sampled.logits, sampled.columns)
-            progress(1)
-    moments = tuple(_finished(statistics) for statistics in stages)
-    for part, path in zip(moments, paths, strict=True):
-        part.metadata = part.metadata.with_changes(layer=path, population=f"sampled regions, {sampler} images")
-    return moments
 
 
 def collect_stage_statistics(

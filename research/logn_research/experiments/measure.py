@@ -30,11 +30,10 @@ from logn.predictions.store import PredictionStore
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.datasets.sample_dataset import SampleDataset
-from logn_research.estimators import MovingAverage, PositiveMoments, Statistics
+from logn_research.estimators import PositiveMoments, Statistics
 from logn_research.experiments.cache import EXPECTED_ERRORS, ArtifactCache
 from logn_research.experiments.detector_statistics import (
     collect_detector_statistics,
-    collect_sampled_statistics,
     collect_stage_statistics,
     correct_stages,
 )
@@ -42,15 +41,9 @@ from logn_research.experiments.paper import CLASSIFIER_DATA, CLASSIFIER_MODEL
 from logn_research.experiments.specs import ModelSpec, Problem
 from logn_research.experiments.tables import POSITIVES, RECOGNISED, TABLES, TAU_NORM, Row
 from logn_research.training.classifiers import logits_and_statistics
-from logn_research.training.recipes import DetectorTrainingConfig
 
 #: How many training images of drawn scenes the statistics are of; of data that is read, all.
 STATISTICS_IMAGES = 600
-ESTIMATORS: Mapping[str, Callable[..., Statistics]] = {
-    "exact": ClassMoments,
-    "moving-average": MovingAverage,
-    "moving-average-debiased": partial(MovingAverage, bias_correction=True),
-}
 _OF_LABELS: Mapping[str, Callable[..., Statistics]] = {
     POSITIVES: PositiveMoments,
     RECOGNISED: partial(PositiveMoments, require_correct=True),
@@ -68,37 +61,25 @@ class Protocol:
 
     Args:
         threshold: Detections need a higher score; the authors measure at 0, LVIS's usual one is 1e-4.
-        population: `proposals` of the test mode, which are what is corrected, or `sampled`: the regions that training
-            samples, with its augmentation and sampler, as the official code takes them.
-        estimator: `exact`, `moving-average` as in the official code, or `moving-average-debiased`, without its start.
         stages: Of a cascade: `each` is normalised by its own statistics before they are averaged, as in the paper, or
             the `average` of all.
 
     Example:
-        >>> Protocol().suffix, Protocol(threshold=1e-4, population="sampled").suffix
-        ('', ', threshold 0.0001, sampled')
+        >>> Protocol().suffix, Protocol(threshold=1e-4, stages="average").suffix
+        ('', ', threshold 0.0001, average of stages')
     """
 
     threshold: float = 0.0
-    population: str = "proposals"
-    estimator: str = "exact"
     stages: str = "each"
 
     def __post_init__(self) -> None:
-        choices = {
-            "population": ("proposals", "sampled"),
-            "estimator": tuple(ESTIMATORS),
-            "stages": ("each", "average"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"Expected `{name}` to be one of {allowed}, but got {getattr(self, name)!r}.")
+        if self.stages not in ("each", "average"):
+            raise InputError(f"Expected `stages` to be one of ('each', 'average'), but got {self.stages!r}.")
 
     @property
     def suffix(self) -> str:
         """What names of measurements have behind them, where this is not the usual protocol."""
         words = [f"threshold {self.threshold:g}"] if self.threshold else []
-        words += [word for word in (self.population, self.estimator) if word not in ("proposals", "exact")]
         words += ["average of stages"] if self.stages == "average" else []
         return "".join(f", {word}" for word in words)
 
@@ -301,7 +282,7 @@ def detector_statistics(
     Args:
         cache: Where the run is.
         spec: The detector.
-        protocol: The population and the estimator; of a cascade with `stages="each"` there is a result for each stage.
+        protocol: Of a cascade with `stages="each"` there is a result for each stage.
         of_labels: Statistics of positives, of proposals.
     """
     protocol = protocol or Protocol()
@@ -316,39 +297,15 @@ def detector_statistics(
         training = cache.dataset(spec, "train")
         images = len(training) if spec.problem.train else min(STATISTICS_IMAGES, len(training))
         with cache.step(f"Statistics of {spec.name}", images) as progress:
-            collected = _collected(cache, spec, detector, training, protocol, of_labels, images, by_stage, progress)
+            known: dict[str, Any] = {"max_images": images, "progress": progress}
+            if by_stage:
+                collected = collect_stage_statistics(detector, training, **known)
+            else:
+                estimator = _OF_LABELS.get(of_labels, ClassMoments)
+                collected = (collect_detector_statistics(detector, training, estimator=estimator, **known),)
         for file, moments in zip(files, collected, strict=True):
             moments.save(file)
     return tuple(ClassMoments.load(file) for file in files)
-
-
-def _collected(
-    cache: ArtifactCache,
-    spec: ModelSpec,
-    detector: Any,
-    training: SampleDataset,
-    protocol: Protocol,
-    of_labels: str,
-    images: int,
-    by_stage: bool,
-    progress: Callable[[int], object],
-) -> tuple[ClassMoments, ...]:
-    known: dict[str, Any] = {"max_images": images, "progress": progress}
-    estimator = _OF_LABELS[of_labels] if of_labels else ESTIMATORS[protocol.estimator]
-    if protocol.population == "sampled" and not of_labels:
-        if len(detector.logit_layer_paths) > 1 and not by_stage:
-            raise InputError("Expected `stages` to be each for sampled regions, which differ from stage to stage.")
-        config: Any = cache.config(spec)
-        assert isinstance(config, DetectorTrainingConfig)  # noqa: S101 - those of detectors are
-        sampler: dict[str, Any] = {"sampler": config.sampler, "repeat_threshold": config.repeat_threshold}
-        return collect_sampled_statistics(
-            detector, training, config.augmentation, estimator=estimator, **sampler, **known
-        )
-    if by_stage:
-        if protocol.estimator != "exact":
-            raise InputError("Expected `population` to be sampled for a moving average over the stages of a cascade.")
-        return collect_stage_statistics(detector, training, **known)
-    return (collect_detector_statistics(detector, training, estimator=estimator, **known),)
 
 
 def _measure_detector(

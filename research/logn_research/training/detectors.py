@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +41,6 @@ from logn_research.training.small import (
     SmallMaskHead,
     SmallProposals,
 )
-
-
-class SampledLogits(NamedTuple):
-    """Logits `(N, C)` of sampled regions, and the column of the class of each, -1 for the background."""
-
-    logits: npt.NDArray[np.float32]
-    columns: npt.NDArray[np.int64]
 
 
 class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
@@ -149,38 +142,6 @@ class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
             pixels = pixels[:, 0] if boxes.shape[1] == 1 else pixels
             result.append(Proposals(pixels.cpu().numpy(), rows.cpu().numpy(), height=outer[0], width=outer[1]))
         return result
-
-    @torch.inference_mode()
-    def sample_logits(self, images: Sequence[Tensor], targets: Sequence[Target]) -> list[SampledLogits]:
-        """Logits of the regions that training would sample, of each stage: the population of the official statistics.
-
-        The proposals are those of training, the true boxes among them, from torch's random state; no weight and no
-        running statistic changes. All images and targets count as one batch.
-
-        Args:
-            images: Float tensors `(3, H, W)` with values in 0..1, at the size of training.
-            targets: Boxes and labels 1..F, as training takes them.
-        """
-        device = next(self.parameters()).device
-        with evaluation_mode(self):
-            moved = [{name: target[name].to(device) for name in ("boxes", "labels")} for target in targets]
-            self.transform.train()  # it takes the images as they are, as in training
-            self.rpn.train()  # as many proposals as in training
-            batch, moved = self.transform([image.to(device) for image in images], moved)
-            features = self.backbone(batch.tensors)
-            regions, _ = self.rpn(batch, features, moved)
-            self.transform.eval()
-            self.rpn.eval()
-            stages = self.roi_heads.sampled_stages(features, regions, batch.image_sizes, moved)
-            return [
-                SampledLogits(self.roi_heads.test_logits(logits).float().cpu().numpy(), self._columns(samples.labels))
-                for samples, logits in stages
-            ]
-
-    def _columns(self, labels: Sequence[Tensor]) -> npt.NDArray[np.int64]:
-        """The column of each region's class; -1 for the background."""
-        classes = torch.cat(list(labels)).cpu().numpy()
-        return np.where(classes > 0, classes - (self.background is None), -1)
 
     @torch.inference_mode()
     def predict_masks(

@@ -98,20 +98,13 @@ def test_without_training_rows_say_so(tmp_path):
 
 
 def test_the_protocol_is_part_of_what_is_measured(bench):
-    """Threshold, population and estimator: each has measurements of its own, and statistics of their own."""
     folder, content, _ = bench
-    cache, spec = ArtifactCache(folder), ModelSpec(TINY)
-    for protocol in (Protocol(threshold=0.2), Protocol(population="sampled", estimator="moving-average")):
-        measured = run_table("tiny", cache, TINY, [0], protocol=protocol, train=False)
-        assert rows_of(measured)["LogN"]["metrics"]["0"].keys() == rows_of(content)["LogN"]["metrics"]["0"].keys()
-        assert f"logn{protocol.suffix}" in cache.records(spec)
-    (exact,), (sampled,) = (
-        detector_statistics(cache, spec, protocol) for protocol in (Protocol(), Protocol(population="sampled"))
-    )
-    assert "sampled regions, random images" in sampled.metadata.population
-    assert exact.count[0] != sampled.count[0]
-    with pytest.raises(InputError, match="Expected `estimator` to be one of"):
-        Protocol(estimator="median")
+    cache, protocol = ArtifactCache(folder), Protocol(threshold=0.2)
+    measured = run_table("tiny", cache, TINY, [0], protocol=protocol, train=False)
+    assert rows_of(measured)["LogN"]["metrics"]["0"].keys() == rows_of(content)["LogN"]["metrics"]["0"].keys()
+    assert f"logn{protocol.suffix}" in cache.records(ModelSpec(TINY))
+    with pytest.raises(InputError, match="Expected `stages` to be one of"):
+        Protocol(stages="last")
 
 
 @pytest.mark.usefixtures("few_weights", "few_regions")

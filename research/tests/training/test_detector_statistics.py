@@ -1,4 +1,4 @@
-"""Statistics of a detector by other estimators and over the regions that training samples."""
+"""Statistics of a detector by other estimators."""
 
 from functools import partial
 
@@ -7,8 +7,7 @@ import pytest
 import torch
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import MovingAverage, PositiveMoments
-from logn_research.experiments.detector_statistics import collect_detector_statistics, collect_sampled_statistics
-from logn_research.training.augmentation import SMALL_TRAIN
+from logn_research.experiments.detector_statistics import collect_detector_statistics
 from logn_research.training.detectors import make_detector
 
 from logn.models.images import as_tensor
@@ -52,24 +51,3 @@ def test_positives_are_the_proposals_on_objects_of_a_class(detector, dataset):
     assert 0 < found.count[1:].sum() < everything.count[1]
     strict = collect_detector_statistics(detector, dataset, estimator=partial(PositiveMoments, require_correct=True))
     assert (strict.count <= found.count).all()
-
-
-def test_sampled_regions_are_those_of_training(detector, dataset):
-    (found,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN)
-    assert (found.count == 10 * 48).all()  # the small detector samples 48 regions of an image
-    assert found.metadata.population == "sampled regions, random images"
-    (labelled,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN, estimator=PositiveMoments)
-    # At most a quarter is positive, and every object is there, since true boxes are among the regions.
-    assert dataset.instance_counts.sum() <= labelled.count[1:].sum() <= 10 * 12
-    (again,) = collect_sampled_statistics(detector, dataset, SMALL_TRAIN)
-    np.testing.assert_array_equal(found.mean, again.mean)
-    assert not detector.training
-    assert not detector.rpn.training
-
-
-def test_repeats_of_the_sampler_count(detector, dataset):
-    (found,) = collect_sampled_statistics(
-        detector, dataset, SMALL_TRAIN, sampler="repeat-factor-ceil", repeat_threshold=1.0
-    )
-    assert found.count[0] > 10 * 48
-    assert found.metadata.population == "sampled regions, repeat-factor-ceil images"

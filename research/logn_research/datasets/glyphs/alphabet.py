@@ -1,4 +1,4 @@
-"""Which characters are classes: families of look-alikes, or characters as unlike as possible.
+"""Which characters are classes: families of look-alikes.
 
 Two characters look alike when their templates correlate: the upright styles, scaled to one size and blurred.
 """
@@ -103,6 +103,7 @@ _GLYPH_PIXELS = 20
 _LONGEST_SHAPE = 3.2  # a dash or a bar is too easily a line of the background
 _LEAST_INK = 0.06
 _DISTRACTORS = 60
+_LEAST_SIMILARITY = 0.75  # of the members of a family
 # Two characters of a scene correlate at most this much; more only where there would be too few of
 # them otherwise.
 _LARGEST_SIMILARITIES = (0.9, 0.93, 0.95, 0.97)
@@ -135,26 +136,19 @@ def class_name(character: str) -> str:
     return name.lower().replace(" ", "_").replace("-", "_")
 
 
-def choose_alphabet(num_classes: int, generator: np.random.Generator, *, similarity: float | None = 0.75) -> Alphabet:
-    """Choose the characters of the classes and of the distractors.
+def choose_alphabet(num_classes: int, generator: np.random.Generator) -> Alphabet:
+    """Choose the characters of the classes, in families of five or six look-alikes, and of the distractors.
+
+    Templates of a family correlate by at least 0.75, where that many can be found, and at most 0.9.
 
     Args:
         num_classes: How many classes, up to LVIS's 1,203.
         generator: The random state.
-        similarity: Families of five or six characters whose templates correlate at least this much (where
-            that many can be found) and at most 0.9. None chooses characters that are as unlike as possible,
-            each its own family.
     """
     if not 1 <= num_classes <= MOST_CLASSES:
         raise InputError(f"Expected `num_classes` to be from 1 to {MOST_CLASSES}, but got {num_classes}.")
-    if similarity is not None and not 0 <= similarity <= 0.9:
-        raise InputError(f"Expected `similarity` to be from 0 to 0.9, but got {similarity}.")
     characters, correlation = _pool(num_classes)
-    if similarity is None:
-        chosen = [[index] for index in _unlike(correlation, num_classes, generator)]
-    else:
-        sizes = _family_sizes(num_classes)
-        chosen = _families(correlation, sizes, similarity, generator)
+    chosen = _families(correlation, _family_sizes(num_classes), generator)
     classes = [index for family in chosen for index in family]
     others = np.setdiff1d(np.arange(len(characters)), classes)
     distractors = generator.permutation(others)[:_DISTRACTORS]
@@ -231,20 +225,18 @@ def _family_sizes(num_classes: int) -> list[int]:
     return [num_classes // count + (number < num_classes % count) for number in range(count)]
 
 
-def _families(
-    correlation: FloatArray, sizes: list[int], similarity: float, generator: np.random.Generator
-) -> list[list[int]]:
+def _families(correlation: FloatArray, sizes: list[int], generator: np.random.Generator) -> list[list[int]]:
     free = np.ones(len(correlation), np.bool_)
     families: list[list[int]] = []
     for size in sizes:
         founders = generator.permutation(np.flatnonzero(free))[:32].tolist()
-        drafts = (_grow(correlation, founder, size, similarity, free, generator) for founder in founders)
+        drafts = (_grow(correlation, founder, size, free, generator) for founder in founders)
         # The first founder that finds enough look-alikes; failing that, the one whose family is closest.
         best: tuple[float, list[int]] = (-np.inf, [])
         for family in drafts:
             closeness = float(correlation[np.ix_(family, family)].min())
             best = max(best, (closeness, family))
-            if closeness >= similarity:
+            if closeness >= _LEAST_SIMILARITY:
                 break
         families.append(best[1])
         free[best[1]] = False
@@ -255,7 +247,6 @@ def _grow(
     correlation: FloatArray,
     founder: int,
     size: int,
-    similarity: float,
     free: npt.NDArray[np.bool_],
     generator: np.random.Generator,
 ) -> list[int]:
@@ -263,17 +254,6 @@ def _grow(
     while len(family) < size:
         nearness = np.where(free, correlation[family].min(axis=0), -np.inf)
         nearness[family] = -np.inf
-        alike = np.flatnonzero(nearness >= similarity)
+        alike = np.flatnonzero(nearness >= _LEAST_SIMILARITY)
         family.append(int(generator.choice(alike)) if len(alike) else int(nearness.argmax()))
     return family
-
-
-def _unlike(correlation: FloatArray, count: int, generator: np.random.Generator) -> list[int]:
-    """Farthest-first: each next character is the one whose nearest neighbour among the chosen is farthest."""
-    chosen = [int(generator.integers(len(correlation)))]
-    nearness = correlation[chosen[0]].copy()
-    while len(chosen) < count:
-        nearness[chosen] = np.inf
-        chosen.append(int(nearness.argmin()))
-        nearness = np.maximum(nearness, correlation[chosen[-1]])
-    return chosen

@@ -210,7 +210,7 @@ def _draw(images: Images) -> list[list[DrawnObject]]:
     distractors = [glyph_styles(character) for character in alphabet.distractors]
     for number, labels, generator in images:
         glyphs = [glyph_styles(alphabet.characters[label]) for label in labels]
-        scene = draw_scene(glyphs, distractors, settings.size, generator, clutter=settings.clutter)
+        scene = draw_scene(glyphs, distractors, settings.size, generator)
         with atomic_path(images.root / image_name(images.split, number)) as temporary:
             pillow.fromarray(scene.image).save(temporary, compress_level=1)
         as_polygon = settings.masks == "polygon"

@@ -35,9 +35,7 @@ class GlyphSettings:
         test: Number of images to report on, all classes about equally often.
         size: Side of an image in pixels.
         seed: Everything follows from it.
-        similarity: Least correlation of the templates within a family of look-alikes; None for distinct glyphs.
         masks: Masks as compressed run lengths or as polygons.
-        clutter: How many times as many distractors, lines and arcs as by default: 0 for none, up to 8.
 
     Example:
         >>> GlyphSettings(classes=2000)
@@ -52,9 +50,7 @@ class GlyphSettings:
     test: int = 480
     size: int = 128
     seed: int = 0
-    similarity: float | None = 0.75
     masks: MaskForm = "rle"
-    clutter: float = 1.0
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -65,7 +61,6 @@ class GlyphSettings:
             test=(1, 10_000_000),
             size=(64, 4096),
             seed=(0, 2**63 - 1),
-            clutter=(0, 8),
         )
         if self.masks not in ("rle", "polygon"):
             raise InputError(f"Expected `masks` to be one of ('rle', 'polygon'), but got {self.masks!r}.")
@@ -100,7 +95,7 @@ def plan_scenes(settings: GlyphSettings) -> GlyphPlan:
         (5, 20)
     """
     generator = np.random.default_rng((settings.seed, 0))
-    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator, similarity=settings.similarity))
+    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator))
     counts = long_tailed_counts(settings.classes, settings.train)[mix_families(alphabet.families, generator)]
     return GlyphPlan(
         alphabet,
@@ -138,7 +133,6 @@ class GlyphClassSettings:
         test: Images of each class to report on.
         size: Side of an image in pixels.
         seed: Everything follows from it.
-        similarity: Least correlation of the templates within a family of look-alikes; None for distinct glyphs.
 
     Example:
         >>> GlyphClassSettings(fewest=10, most=5)
@@ -154,7 +148,6 @@ class GlyphClassSettings:
     test: int = 40
     size: int = 32
     seed: int = 0
-    similarity: float | None = 0.75
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -209,7 +202,7 @@ def plan_classes(settings: GlyphClassSettings) -> GlyphClassPlan:
         ([2, 3, 4, 6, 8], [2, 2, 2, 2, 2])
     """
     generator = np.random.default_rng((settings.seed, 0))
-    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator, similarity=settings.similarity))
+    alphabet = sorted_by_name(choose_alphabet(settings.classes, generator))
     ranks = mix_families(alphabet.families, generator)
     images = {
         "train": geometric_counts(settings.classes, settings.most, settings.fewest)[ranks],
