@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from logn.base.files import write_text
-from logn_research.evidence import deployment_prior, operating_points, thresholds
+from logn_research.evidence import deployment_prior, thresholds
 
 ROOT = Path(__file__).parents[1]
 Rows = Sequence[Sequence[str]]
@@ -185,7 +185,6 @@ def _accuracy_cells(row: Mapping[str, Any], before: Mapping[str, Any], has_paper
 #: From the content of a JSON file to Markdown, by the name of the file.
 TABLES: dict[str, Callable[[Any], str]] = {
     "deployment-prior": deployment_prior.results,
-    "operating-points": operating_points.results,
     "thresholds": thresholds.results,
     "thresholds-heads": thresholds.head_results,
 }

@@ -12,7 +12,7 @@ import pytest
 from logn_research.estimators import MovingAverage
 from logn_research.evidence import thresholds
 from logn_research.pages import ROOT
-from logn_research.strong import tables
+from logn_research.strong import more_classes, tables
 from logn_research.strong.__main__ import app
 from logn_research.strong.features import DETECTORS, FeatureCache, PublicDetector, _resize_yolov8
 from onnx import TensorProto, helper, numpy_helper
@@ -199,7 +199,7 @@ def test_the_rule(gains, chosen):
 
 def test_the_page_has_the_tables_of_the_measurements():
     root = Path(__file__).parents[2]
-    page = (root / "research" / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
+    page = (root / "research" / "docs" / "evidence.md").read_text(encoding="utf-8")
     found = tables.read(root / "research" / "results" / "strong.json")
     printed = tables.page(found)
     sections = dict(part.split("\n\n", 1) for part in printed.removeprefix("## ").split("\n\n## "))
@@ -235,7 +235,7 @@ def test_the_product_pages_have_the_numbers_of_the_papers_setting():
 def test_the_page_has_the_numbers_of_stronger_heads():
     """One table of the page joins AP, recall and costs of the heads on YOLOv8s."""
     root = Path(__file__).parents[2]
-    page = (root / "research" / "docs" / "strong-detectors.md").read_text(encoding="utf-8")
+    page = (root / "research" / "docs" / "evidence.md").read_text(encoding="utf-8")
     found = tables.read(root / "research" / "results" / "strong-yolov8s.json")
     test = found["test"]
     gains = {row[0]: row[1] for row in tables.ap_table(test)}
@@ -248,3 +248,67 @@ def test_the_page_has_the_numbers_of_stronger_heads():
         gain = gains[name].replace("|", "\\|")
         assert f"| {name} | {gain} | {mean} | {rare} | {objects} | {precision} | {f1} | {right} / {wrong} |" in page
     assert {tables.choose(found[split])["chosen"] for split in ("dev", "test")} == {"half prior"}
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A folder in the form of Tiny-ImageNet, and an instrument that takes seconds."""
+    rng, source = np.random.default_rng(0), tmp_path / "tiny"
+    names = ["n1", "n2", "n3", "n4"]
+
+    def picture(folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(folder / name)
+        return name
+
+    for name in names:
+        files = [picture(source / "train" / name / "images", f"{name}_{i}.JPEG") for i in range(24)]
+        lines = [f"{file}\t4\t8\t51\t55" for file in files]
+        (source / "train" / name / f"{name}_boxes.txt").write_text("\n".join(lines))
+    files = [picture(source / "val" / "images", f"val_{i}.JPEG") for i in range(64)]
+    lines = [f"{file}\t{names[i // 2 % 4]}\t0\t0\t63\t63" for i, file in enumerate(files)]
+    (source / "val" / "val_annotations.txt").write_text("\n".join(lines))
+    (source / "wnids.txt").write_text("\n".join(names))
+    monkeypatch.setitem(DETECTORS, "made", PublicDetector(SIDE, {"features": 8}, "yolov8"))
+    small = {
+        "DETECTOR": "made",
+        "CLASSES": (4, 2),
+        "ITERATIONS": 2,
+        "MOST": 20,
+        "NEGATIVES": {"0": 0, "10": 1, "all": None},
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(more_classes, name, value)
+    return source
+
+
+def test_the_rarest_class_has_the_fewest_pictures_and_boxes_follow_the_mosaic(tiny, tmp_path):
+    found = more_classes.pictures(tiny, 4)
+    assert np.bincount([category for *_, category in found["train"]])[1:].tolist() == [20, 13, 8, 5]
+    assert len(found["test"]) == 32
+    assert {file for file, *_ in more_classes.pictures(tiny, 2)["test"]} < {file for file, *_ in found["test"]}
+    more_classes.write_mosaics(found, 4, tmp_path / "data")
+    content = json.loads((tmp_path / "data" / "train.json").read_text())
+    assert [category["frequency"] for category in content["categories"]] == ["c", "c", "r", "r"]
+    assert content["annotations"][5]["bbox"] == [96 + 6.0, 96 + 12.0, 72.0, 72.0]
+    assert len(content["images"]) == 3
+
+
+def test_more_classes_and_their_tables(tiny, tmp_path):
+    made_detector(tmp_path / "made.onnx")
+    output = tmp_path / "found.json"
+    printed = run("more-classes", tiny, tmp_path / "made.onnx", "--root", tmp_path / "runs", "-o", output)
+    assert printed.endswith(run("more-classes", output))
+    found = json.loads(output.read_text())
+    assert found["linear"].keys() == found["cosine"].keys() == {"4", "2"}
+    assert found["cosine"]["4"]["0"].keys() == {"none", *more_classes.METHODS}
+    values = found["cosine"]["4"]["all"]
+    ahead = values["logn"]["AP"] - values["half prior"]["AP"]
+    assert values["logn"]["ahead of half prior"][0] == pytest.approx(ahead, abs=2e-6)
+
+
+def test_the_page_has_the_tables_of_more_classes():
+    page = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "results" / "more-classes.json").read_text())
+    for table in more_classes.page(measured).split("\n\n")[1::2]:
+        assert table in page

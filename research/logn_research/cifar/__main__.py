@@ -26,7 +26,9 @@ def train(
     data: Path,
     run: Path,
     imbalance: float = 100,
-    loss: Annotated[str, typer.Option(help="cross_entropy or balanced_softmax.")] = "cross_entropy",
+    loss: Annotated[
+        str, typer.Option(help="cross_entropy, balanced_softmax or deferred_balanced_softmax.")
+    ] = "cross_entropy",
     seed: int = 0,
     precision: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
     epochs: Annotated[int, typer.Option(help="Fewer for a trial.")] = 200,

@@ -47,7 +47,7 @@ def maps_of(run: Path) -> dict[str, logn.ClassAffine]:
     return {
         "none": logn.ClassAffine.identity(len(counts)),
         "half of the prior": fit("p2p:strength=0.5", moments),
-        "0.75 of the prior": fit("p2p:strength=0.75", moments),
+        "**0.75 of the prior, recommended**": fit("recommended:force=true", moments, activation="softmax"),
         "the prior": fit("p2p:strength=1", moments),
         "LogN, eq. 1": fit("logn", moments),
         "logit adjustment (counts)": fit("loga", counts=counts),
@@ -104,7 +104,7 @@ def calibration_error(logits: FloatArray, right: npt.NDArray[np.bool_]) -> float
 
 def verdict_of(run: Path) -> str:
     """What `logn.recommend` says of a run, in one sentence."""
-    return logn.recommend(logn.ClassMoments.load(run / "statistics.safetensors")).finding
+    return logn.recommend(logn.ClassMoments.load(run / "statistics.safetensors"), activation="softmax").finding
 
 
 def as_markdown(run: Path, draws: int = DRAWS) -> str:
@@ -137,7 +137,8 @@ def strength_changes(run: Path) -> npt.NDArray[np.float64]:
     logits = np.load(run / "test_logits.npy").astype(np.float64)
     labels, counts = np.load(run / "test_labels.npy").astype(np.int64), np.load(run / "counts.npy")
     moments = logn.ClassMoments.load(run / "statistics.safetensors")
-    maps = [logn.methods.fit(f"recommended:strength={strength},force=true", moments) for strength in STRENGTHS]
+    names = (f"recommended:strength={strength},force=true" for strength in STRENGTHS)
+    maps = [logn.methods.fit(name, moments, activation="softmax") for name in names]
     changes = np.empty((2, len(STRENGTHS), 2))
     for half in range(2):
         rows, truth = logits[half::2], labels[half::2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ from torch.nn import functional
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 EPOCHS, BATCH, RATE, MOMENTUM, WEIGHT_DECAY = 200, 128, 0.1, 0.9, 2e-4
 WARM_UP, MILESTONES = 5, (0.8, 0.9)
-LOSSES = ("cross_entropy", "balanced_softmax")
+# Deferred: cross-entropy until the rate first falls, balanced softmax from then on.
+LOSSES = ("cross_entropy", "balanced_softmax", "deferred_balanced_softmax")
 
 
 def long_tailed_counts(num_classes: int, most: int, imbalance: float) -> list[int]:
@@ -93,6 +95,17 @@ def learning_rate(epoch: int, epochs: int = EPOCHS) -> float:
     return RATE * 0.01 ** sum(epoch >= milestone * epochs for milestone in MILESTONES)
 
 
+def first_balanced_epoch(loss: str, epochs: int = EPOCHS) -> float:
+    """The first epoch that a loss trains by balanced softmax; infinite for none.
+
+    >>> [first_balanced_epoch(loss) for loss in LOSSES]
+    [inf, 0, 160.0]
+    """
+    if loss == "cross_entropy":
+        return math.inf
+    return MILESTONES[0] * epochs if loss == "deferred_balanced_softmax" else 0
+
+
 def prepared(images: Tensor) -> Tensor:
     """Pictures (N, 32, 32, 3) in uint8 as normalised input (N, 3, 32, 32), channels last in memory."""
     scaled = (images.float() / 255 - torch.tensor(MEAN)) / torch.tensor(STD)
@@ -125,6 +138,8 @@ def save(path: Path, state: object) -> None:
 
 def train(data: Path, run: Path, imbalance: float, loss: str, seed: int, precision: str, epochs: int = EPOCHS) -> None:
     """Train one run to its end, from its last epoch where there is one, and write its logits."""
+    if loss not in LOSSES:
+        raise SystemExit(f"Error: Expected `loss` to be one of {LOSSES}, but got {loss!r}.")
     run.mkdir(parents=True, exist_ok=True)
     if (run / "test_logits.npy").exists():
         return
@@ -135,7 +150,7 @@ def train(data: Path, run: Path, imbalance: float, loss: str, seed: int, precisi
     images, labels = torch.from_numpy(arrays["train_images"][subset]), torch.from_numpy(all_labels[subset]).long()
     padded = functional.pad(images, (0, 0, 4, 4, 4, 4))
     # Padding is by black pixels, as torchvision's RandomCrop does before the normalisation.
-    shift = torch.log(torch.tensor(counts, dtype=torch.float32)) if loss == "balanced_softmax" else torch.zeros(())
+    prior, balanced_from = torch.log(torch.tensor(counts, dtype=torch.float32)), first_balanced_epoch(loss, epochs)
     torch.manual_seed(seed)
     model = ResNet32(num_classes).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM, weight_decay=WEIGHT_DECAY)
@@ -149,6 +164,7 @@ def train(data: Path, run: Path, imbalance: float, loss: str, seed: int, precisi
         began, total = time.perf_counter(), 0.0
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(epoch, epochs)
+        shift = prior if epoch >= balanced_from else torch.zeros(())
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
         model.train()
         for batch in torch.split(torch.randperm(len(labels), generator=generator), BATCH):

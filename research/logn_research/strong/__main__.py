@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import logn
-from logn_research.strong import public, tables
+from logn_research.strong import more_classes, public, tables
 from logn_research.strong.features import DETECTORS, cache_features
 from logn_research.strong.measure import measure_folder
 
@@ -76,6 +76,23 @@ def print_tables(
     print(tables.page(measured))
     if output is not None:
         output.write_text(json.dumps(measured, separators=(",", ":")))
+
+
+@app.command("more-classes")
+def with_more_classes(
+    measured_in: Annotated[Path, typer.Argument(help="The folder of Tiny-ImageNet, or a file that -o wrote.")],
+    model: Annotated[Path | None, typer.Argument(help="YOLOv8n as an ONNX file.")] = None,
+    root: Annotated[Path, typer.Option(help="Folder of mosaics, features and heads.")] = Path("runs/more-classes"),
+    output: Annotated[Path | None, typer.Option("-o")] = None,
+) -> None:
+    """Compare the paper's equation and half of the prior on 50, 100 and 200 classes; print the tables."""
+    if model is None:
+        print(more_classes.page(json.loads(measured_in.read_text())))
+        return
+    for measured in more_classes.run(measured_in, model, root):
+        print(more_classes.page(measured), flush=True)
+        if output is not None:
+            output.write_text(json.dumps(measured, indent=1))
 
 
 @app.command()

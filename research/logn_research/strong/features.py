@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,16 @@ class PublicDetector:
 CLASS_BRANCH = {f"/model.22/cv3.{i}/cv3.{i}.1/act/Mul_output_0": stride for i, stride in enumerate((8, 16, 32))}
 
 DETECTORS = {
+    # Fewer maps and a smaller input, for mosaics of small pictures.
+    "yolov8n-384": PublicDetector(
+        384,
+        {
+            "/model.6/cv2/act/Mul_output_0": 16,
+            "/model.9/cv2/act/Mul_output_0": 32,
+            "/model.18/cv2/act/Mul_output_0": 16,
+        },
+        "yolov8",
+    ),
     "yolov8s": PublicDetector(416, CLASS_BRANCH, "yolov8"),
     "yolov8m": PublicDetector(416, CLASS_BRANCH, "yolov8"),
     "yolov8n": PublicDetector(
@@ -105,10 +115,12 @@ def read_split(data: Path, split: str) -> dict[str, Any]:
     return content
 
 
-def cache_features(model: Path, detector: PublicDetector, data: Path, folder: Path) -> None:
+def cache_features(
+    model: Path, detector: PublicDetector, data: Path, folder: Path, splits: Sequence[str] = SPLITS
+) -> None:
     """Run the detector over all splits and keep proposals and features; images that are there already are skipped."""
     run = _runner(model, detector)
-    for split in SPLITS:
+    for split in splits:
         images = read_split(data, split)["images"]
         cache: FeatureCache | None = None
         if (folder / f"{split}.progress.json").exists():

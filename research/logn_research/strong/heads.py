@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -142,14 +142,15 @@ def make_head(spec: HeadSpec, sample: npt.NDArray[Any], num_classes: int) -> nn.
     return nn.Sequential(Standardize(sample), *layers, last)
 
 
-def train_head(spec: HeadSpec, data: LabelledProposals) -> nn.Module:
-    """Train one head; the same on every run."""
+def train_head(spec: HeadSpec, data: LabelledProposals, iterations: int | None = None) -> nn.Module:
+    """Train one head, by default for `ITERATIONS`; the same on every run."""
+    iterations = ITERATIONS if iterations is None else iterations
     sample = data.cache.features[:: max(1, len(data.images) // 200)].reshape(-1, data.cache.width)
     head = make_head(spec, sample, len(data.names))
     optimizer = torch.optim.SGD(head.parameters(), RATE, momentum=0.9, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, ITERATIONS)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     order, generator = data.image_order(spec.sampler, spec.seed), np.random.default_rng(spec.seed)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         features, labels = _batch(data, order, generator)
         optimizer.zero_grad()
         loss = _loss(_forward(head, features), labels, spec.activation)
@@ -192,7 +193,14 @@ def _loss(logits: Tensor, labels: Tensor, activation: str) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum") / len(labels)
 
 
-def write_head(spec: HeadSpec, head: nn.Module, data: LabelledProposals, root: Path, folder: Path) -> None:
+def write_head(
+    spec: HeadSpec,
+    head: nn.Module,
+    data: LabelledProposals,
+    root: Path,
+    folder: Path,
+    splits: Sequence[str] = SPLITS[1:],
+) -> None:
     """Write statistics over all training proposals, those of the paper, and dev and test as prediction stores."""
     background = 0 if spec.activation == "softmax" else None
     columns = len(data.names) + (background is not None)
@@ -220,7 +228,7 @@ def write_head(spec: HeadSpec, head: nn.Module, data: LabelledProposals, root: P
     header = StoreHeader(
         columns, background, spec.activation, dtype="float32", class_names=data.names, category_ids=data.category_ids
     )
-    for split in SPLITS[1:]:
+    for split in splits:
         images = read_split(root, split)["images"]
         cache = FeatureCache(data_folder(folder), split, len(images))
         with PredictionWriter(folder / split, header) as writer:
@@ -243,7 +251,14 @@ def _logits(head: nn.Module, features: npt.NDArray[Any]) -> npt.NDArray[np.float
     return result
 
 
-def train_heads(specs: tuple[HeadSpec, ...], data: Path, folder: Path) -> None:
+def train_heads(
+    specs: tuple[HeadSpec, ...],
+    data: Path,
+    folder: Path,
+    *,
+    iterations: int | None = None,
+    splits: Sequence[str] = SPLITS[1:],
+) -> None:
     """Train and write the heads that are not there yet."""
     labelled: LabelledProposals | None = None
     for spec in specs:
@@ -251,7 +266,7 @@ def train_heads(specs: tuple[HeadSpec, ...], data: Path, folder: Path) -> None:
         if (place / "statistics.safetensors").exists():
             continue
         labelled = labelled or LabelledProposals(data, folder)
-        head = train_head(spec, labelled)
-        write_head(spec, head, labelled, data, place)
-        (place / "head.json").write_text(json.dumps({"iterations": ITERATIONS, **vars(spec)}))
+        head = train_head(spec, labelled, iterations)
+        write_head(spec, head, labelled, data, place, splits)
+        (place / "head.json").write_text(json.dumps({"iterations": iterations or ITERATIONS, **vars(spec)}))
         print(f"{folder.name}: {spec.name}", flush=True)

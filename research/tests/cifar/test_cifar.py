@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from logn_research.cifar.train import long_tailed_counts, long_tailed_subset, tr
 from PIL import Image
 
 CLASSES = 4
+RESEARCH = Path(__file__).parents[2]
+KEPT = sorted(path.parent for path in (RESEARCH / "results" / "cifar").glob("*/run.json"))
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +107,27 @@ def test_the_strength_is_chosen_over_small_classifiers(tmp_path):
     assert "Chosen on the even ones: " in printed.stdout
     changes = np.array([[0.01, 0.0], [0.02, -0.005], [0.03, -0.009], [0.05, -0.02]])
     assert table._best_strength(changes) == 0.75
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda path: path.name)
+def test_the_page_has_the_table_of_the_kept_logits(run):
+    assert table.as_markdown(run).strip() in (RESEARCH / "docs" / "evidence.md").read_text(encoding="utf-8")
+
+
+def test_compare_measures_the_kept_logits_as_the_table_does(tmp_path):
+    """The line of the page, typed in another folder."""
+    run = RESEARCH / "results" / "cifar" / "cifar100-100-cross_entropy"
+    words = [sys.executable, "-m", "logn", "compare", run / "test_logits.npy", "--labels", run / "test_labels.npy"]
+    words += ["-s", run / "statistics.safetensors", "--counts", run / "counts.npy", "--bootstrap", 0, "--json"]
+    printed = subprocess.run([*map(str, words)], capture_output=True, text=True, check=True, cwd=tmp_path)
+    methods = {row["name"]: row["values"] for row in json.loads(printed.stdout)["rows"]}
+    rows = {row.method: row for row in table.rows_of(run, draws=0)}
+    for name, method in (("none", "none"), ("recommended", "**0.75 of the prior, recommended**")):
+        assert methods[name]["top-1"] == pytest.approx(rows[method].balanced)
+
+
+def test_a_loss_that_is_no_choice_is_refused(tmp_path):
+    refused = command("train", tmp_path / "none.npz", tmp_path / "run", "--loss", "focal")
+    assert refused.returncode != 0
+    assert "Expected `loss` to be one of" in refused.stderr
+    assert not (tmp_path / "run").exists()

@@ -83,8 +83,8 @@ def test_the_page_on_scenes_draws_and_reads(tmp_path, monkeypatch, run_logn):
     assert names["sampler"].label_distribution().shape == (30,)
     first, *_ = re.findall(r"(?:^    logn .+\n)+", text_of("glyph-scenes"), flags=re.M)
     few = "-o drawn --classes 6 --train 8 --dev 1 --test 1 --size 64 --workers 1"
-    run_logn(first.replace("    ", "").replace("preview glyphs", "preview drawn"), shorter={"-o glyphs": few})
-    assert (tmp_path / "sheet.png").exists()
+    run_logn(first.replace("    ", ""), shorter={"-o glyphs": few})
+    assert (tmp_path / "drawn").is_dir()
 
 
 def test_the_page_on_labelled_images_opens_its_sources(tmp_path, monkeypatch, run_logn):
@@ -107,10 +107,6 @@ def test_the_page_on_labelled_images_opens_its_sources(tmp_path, monkeypatch, ru
     assert (names["train"].image_counts.tolist(), len(names["test"])) == ([3, 1], 2)
     made = "import numpy as np\npixels, labels = np.zeros((3, 8, 8, 3), np.uint8), [0, 1, 1]\n"
     assert run_python(made + arrays)["images"].image_counts.tolist() == [1, 2]
-    inspected = re.findall(r"^ +(logn data inspect .+)$", text_of("classification-data"), flags=re.M)
-    assert len(inspected) == 3
-    assert "images: 28\n" in run_logn(inspected[0])
-    run_logn("\n".join(inspected[1:]))
 
 
 def test_the_page_on_training_classifiers_runs(tmp_path, monkeypatch, run_logn):

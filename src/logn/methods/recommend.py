@@ -1,7 +1,7 @@
 """What LogN recommends for a model, from its statistics alone: every entry point takes its answer from here.
 
 The recommendation is one formula for every head, a part of the prior: a class is lowered by a share of the logarithm by
-which its mean probability exceeds that of the lowest class (research/docs/strong-detectors.md has the evidence). Where
+which its mean probability exceeds that of the lowest class (research/docs/evidence.md has the measurements). Where
 the classes are level, where chance may explain what sets them apart, and where the training has balanced them, it is
 to do nothing.
 """
@@ -31,7 +31,7 @@ CLASSIFIER_STRENGTH: Final = 0.75
 # What a share of the prior changes for a classifier, in points of accuracy: on a balanced test set, and on one as
 # long-tailed as training. Every text about the trade is made from this table.
 TRADE_BENCHMARK: Final = "average over nine trial classifiers"
-TRADE_SOURCE: Final = "research/docs/strong-detectors.md"
+TRADE_SOURCE: Final = "research/docs/evidence.md"
 CLASSIFIER_TRADE: Final = {0.5: (6.7, 0.7), 0.75: (9.1, 0.1), 1.0: (11.6, -1.4)}
 # What the lowest class keeps from the mean of all, beside a background: the margin, which the strength does not move.
 MARGIN_SHARE: Final = 0.5
