@@ -70,6 +70,12 @@ def test_of_certain_rows_the_intervals_are_those_of_a_multinomial_over_images(pr
     np.testing.assert_allclose(found.upper - found.lower, 2 * 1.96 * np.sqrt(0.3 * 0.7 / 400), rtol=0.08)
 
 
+def test_draws_of_a_single_image_are_that_image():
+    found = estimate(draw(DEPLOYED, 50, 6)[None])
+    np.testing.assert_allclose(found.lower, found.shares, atol=1e-3)
+    np.testing.assert_allclose(found.upper, found.shares, atol=1e-3)
+
+
 def test_sigmoids_have_a_share_each_and_a_background_is_a_class():
     rng = np.random.default_rng(0)
     present = rng.random((8000, 2)) < [0.5, 0.1]

@@ -118,6 +118,14 @@ def test_where_few_scores_exceed_the_threshold_a_lower_one_is_kept():
     assert threshold_after(affine, moments, 0.99).use is None
 
 
+def test_as_many_scores_as_it_takes_are_kept_at_the_threshold_itself():
+    rows = np.full((200, 2), -6.0)
+    rows[:FEWEST_ABOVE, 0] = 3.0
+    moments = moments_of(rows, activation="sigmoid")
+    affine = keep_detections(logn.ClassAffine([1.0, 1.0], [-1.0, -1.0]), moments, 0.5)
+    assert int((class_scores(moments, affine, "sigmoid") > 0.5).sum()) == FEWEST_ABOVE
+
+
 def test_without_rows_or_strength_a_sigmoid_map_is_not_shifted():
     moments = moments_of(long_tailed(), activation="sigmoid", sample_rows=0)
     assert "common_shift" not in logn.recommend(moments).fit(moments).settings

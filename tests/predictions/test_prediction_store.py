@@ -91,6 +91,15 @@ def test_what_the_system_maps_around_an_image_is_let_go_of_too(tmp_path):
     assert mapped_kilobytes(tmp_path) <= opened
 
 
+def test_iterating_releases_each_image_after_it_was_read(tmp_path, monkeypatch):
+    released = []
+    monkeypatch.setattr(PredictionStore, "release", lambda _, start, stop: released.extend(range(start, stop)))
+    write(tmp_path, ROWS)
+    for position, _ in enumerate(PredictionStore(tmp_path)):
+        assert released == list(range(position))
+    assert released == list(range(len(ROWS)))
+
+
 def test_views_are_read_only_and_outlive_release(tmp_path):
     write(tmp_path)
     store = PredictionStore(tmp_path)

@@ -176,6 +176,12 @@ def test_any_softmax_is_noticed_and_its_logits_are_not(rows, columns, seed, shar
     refuse_probabilities(moments_of(logits))
 
 
+@pytest.mark.parametrize(("level", "spread"), [(0.4, 0.1), (0.25, 3.0)], ids=["another sum", "too wide"])
+def test_logits_that_are_like_probabilities_in_one_respect_are_none(level, spread):
+    noise = np.random.default_rng(0).standard_normal((50, 4))
+    refuse_probabilities(moments_of(level + spread * (noise - noise.mean(axis=0))))
+
+
 def test_scores_of_sigmoids_are_a_warning(detector):
     with pytest.warns(LogNWarning, match="lie between 0 and 1, as probabilities do"):
         logn.logit_normalization(sampled(1 / (1 + np.exp(-detector)), activation="sigmoid"))

@@ -101,6 +101,7 @@ EMPTY = logn.ClassMoments(3)
         (lambda: logn.ClassMoments(3, nonfinite="drop"), "Expected `nonfinite`"),
         (lambda: logn.ClassMoments(3, sample_rows=-1), "Expected `sample_rows` to be at least 0"),
         (lambda: logn.ClassMoments(3, metadata=StatisticsMetadata(class_names=("a",))), "one name per column"),
+        (lambda: StatisticsMetadata(background=1), "Expected `background`"),
         (lambda: logn.ClassMoments.merge_all([]), "`parts` to be at least one ClassMoments, but got none"),
         (lambda: logn.ClassMoments.merge_all([EMPTY, np.zeros(2)]), "ClassMoments, but number 1 is ndarray"),
         (lambda: logn.ClassMoments.merge_all([EMPTY, logn.ClassMoments(2)]), "to have 3 columns, but got 2"),
@@ -130,6 +131,12 @@ def test_statistics_of_different_things_do_not_merge(field, value):
         with pytest.raises(logn.InputError, match=f"Statistics of different `{field}` do not merge"):
             merge(theirs)
     assert mine.count.tolist() == [2.0, 2.0]
+
+
+def test_unused_columns_may_be_a_list_or_an_array():
+    first, second = (StatisticsMetadata(unused=columns) for columns in ([1, 2], np.array([1, 2])))
+    assert first.unused == second.unused == (1, 2)
+    assert first == second
 
 
 def test_a_thousand_parts_round_no_worse_than_one():

@@ -10,7 +10,7 @@ import typer
 
 from logn.base.arrays import DEFAULT_AT
 from logn.cli import options
-from logn.cli.console import count_of, echo, print_json, print_note, print_text
+from logn.cli.console import count_of, print_json, print_note, print_text
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ def _fold_thresholds(model: Path, thresholds: str, output: Path, at: float, as_j
         return
     for note in done.folded.points.notes:
         print_note(note)
-    echo(
+    print_text(
         f"{output}: a threshold per class is in {options.listed(done.layer.split(', '), 1)}, proven on "
         f"{count_of(done.rows, 'row')} of logits (largest difference {done.largest_difference:.2g})."
     )
     print_text(done.folded.describe())
-    echo(f"Keep using {done.folded.points.at:g}: it now acts as your per-class thresholds.")
+    print_text(f"Keep using {done.folded.points.at:g}: it now acts as your per-class thresholds.")
 
 
 def _check_kind(model: Path) -> None:
@@ -129,10 +129,10 @@ def _print(report: FoldReport) -> None:
     if report.way == "weights":
         count = len(report.layers)
         place = f"the weights of {count} layers" if count > 1 else f"`{report.layers[0]}`"
-        echo(f"{report.output_path}: the correction is in {place}.")
+        print_text(f"{report.output_path}: the correction is in {place}.")
     else:
-        echo(f"{report.output_path}: the correction is two nodes behind {tensors}, because {report.reason}.")
-    echo(
+        print_text(f"{report.output_path}: the correction is two nodes behind {tensors}, because {report.reason}.")
+    print_text(
         f"Proven on {count_of(report.rows, 'row')} of logits at {tensors}: the largest difference from "
         f"scale x logit + shift is {report.largest_difference:.2g} (logits of up to {report.largest_logit:.3g})."
     )
