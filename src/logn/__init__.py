@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from logn.base.lazy import attach_stub
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __getattr__, __dir__, _names = attach_stub(__name__, __file__)
 __all__ = [*_names, "__version__"]

@@ -20,8 +20,8 @@ def read_yaml(path):
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def project():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def project(folder=ROOT):
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def jobs(path):
@@ -29,6 +29,7 @@ def jobs(path):
 
 
 def test_the_version_is_the_same_everywhere():
+    assert project(ROOT / "research")["version"] == logn.__version__
     assert f"\nversion: {logn.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
@@ -52,7 +53,9 @@ def test_workflows_run_what_exists(path):
             for file in re.findall(r"(?<!\S)@?([\w.-]+(?:/[\w.-]+)+)(?!\S)", step.get("run", "")):
                 assert (ROOT / file).exists(), file
             for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", "")):
-                assert target in targets or target.removeprefix("test-") in sessions, target
+                assert target in targets or target.removeprefix("test-") in {*sessions, ""}, target
+        matrix = job.get("strategy", {}).get("matrix", {})
+        assert {*matrix.get("session", [])} <= sessions, name
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
