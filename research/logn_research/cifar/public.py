@@ -6,6 +6,7 @@ Its training images are drawn again as its code draws them, so the images have t
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -65,8 +66,8 @@ def network(checkpoint: Path) -> ResNet32:
     """The network of a checkpoint, whose class layer has no bias; read without running code."""
     try:
         saved = torch.load(checkpoint, weights_only=True, map_location="cpu")["state_dict"]
-    except Exception as error:
-        raise InputError(f"`{checkpoint}` is no checkpoint of imbalanced-DL: {error}") from error
+    except (OSError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+        raise InputError(f"`{checkpoint}` cannot be read as a checkpoint with a `state_dict`: {error}") from error
     weights = {_our_name(name): value for name, value in saved.items()}
     weights["linear.bias"] = torch.zeros(len(weights["linear.weight"]))
     model = ResNet32(len(weights["linear.weight"]))
@@ -81,9 +82,16 @@ def _our_name(name: str) -> str:
 
 
 def public(data: Path, checkpoint: Path, run: Path) -> None:
-    """Write the run of a public checkpoint of CIFAR-10-LT at imbalance 100, as `train` writes its own."""
+    """Write the run of a public checkpoint of CIFAR-10-LT at imbalance 100, as `train` writes its own.
+
+    Args:
+        data: What `pack_batches` wrote.
+        checkpoint: `example/checkpoint_cifar10/cifar10_exp_0.01_ERM_200_1126/ckpt.best.pth.tar` of imbalanced-DL.
+        run: Folder to write.
+    """
     model, arrays = network(checkpoint), np.load(data)
-    counts = long_tailed_counts(10, 5000, IMBALANCE)
+    of_class = np.bincount(arrays["train_labels"])
+    counts = long_tailed_counts(len(of_class), int(of_class.max()), IMBALANCE)
     subset = ldam_subset(arrays["train_labels"], counts)
     images, labels = (torch.from_numpy(arrays[name][subset]) for name in ("train_images", "train_labels"))
     run.mkdir(parents=True, exist_ok=True)

