@@ -70,10 +70,11 @@ def ray(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Build sdist and wheel, install each into an empty environment, walk the README there."""
-    session.install("build", "virtualenv")
+    """Build sdist and wheel, check what PyPI checks, install each into an empty environment, walk the README there."""
+    session.install("build", "twine", "virtualenv")
     shutil.rmtree("dist", ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", "dist", ".", silent=True)
+    session.run("twine", "check", "--strict", *map(str, Path("dist").iterdir()))
     for pattern in ("*.whl", "*.tar.gz"):
         (built,) = Path("dist").glob(f"logn-{pattern}")
         place = Path(session.create_tmp()) / built.name

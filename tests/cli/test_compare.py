@@ -142,12 +142,16 @@ def test_another_split_with_the_same_ids_is_noticed(files, run):
     """Ids count from 1 in many a split, so they alone do not tell whose annotations these are."""
     names = [(image, (f"test/{image}.jpg",)) for image in range(1, 13)]
     header = files / "store" / "part-00000" / "header.json"
-    content = json.loads(header.read_text()) | {"metadata": {"images": fingerprint_images(names), "data": "test.json"}}
-    content.pop("checksum")
-    header.write_text(json.dumps(with_checksum(content)))
+
+    def record(images):
+        content = json.loads(header.read_text()) | {"metadata": {"images": images, "data": "test.json"}}
+        content.pop("checksum")
+        header.write_text(json.dumps(with_checksum(content)))
 
     def name_images(split):
         change_annotations(lambda gt: [image.update(file_name=f"{split}/{image['id']}.jpg") for image in gt["images"]])
+
+    record(fingerprint_images(names))
 
     name_images("test")
     assert run("compare", "store", "-d", "gt.json", "--json").json["notes"] == []
@@ -157,6 +161,8 @@ def test_another_split_with_the_same_ids_is_noticed(files, run):
     with pytest.warns(LogNWarning, match="other file names"):
         [note] = run("compare", "store", "-d", "gt.json", "--json").json["notes"]
     assert note.endswith("(the predictions were made from `test.json`). Check that it is the same split.")
+    record(None)  # the images of a source in Python may have no names
+    assert run("compare", "store", "-d", "gt.json", "--json").json["notes"] == []
 
 
 TRAINED = [400, 90, 20, 4]

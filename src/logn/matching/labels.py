@@ -72,7 +72,7 @@ def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
 def other_images(store: PredictionStore, truth: GroundTruth) -> str:
     """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
     metadata = store.header.metadata
-    if "images" not in metadata or not store.is_complete:
+    if metadata.get("images") is None or not store.is_complete:  # a source of the user's own may have no names
         return ""
     annotated = [(image["id"], image_names(image)) for image in truth.dataset["images"]]
     if not all(names for _, names in annotated) or fingerprint_images(annotated) == metadata["images"]:
