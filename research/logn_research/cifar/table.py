@@ -43,11 +43,12 @@ def maps_of(run: Path) -> dict[str, logn.ClassAffine]:
     """The map of each method of the table, from the statistics, the counts or the class layer of a run."""
     moments, counts = logn.ClassMoments.load(run / "statistics.safetensors"), np.load(run / "counts.npy")
     layer = np.load(run / "class_layer.npz")
-    fit = logn.methods.fit
+    fit, advice = logn.methods.fit, logn.recommend(moments, activation="softmax")
+    ours = "0.75 of the prior, if forced" if advice.method == "none" else "**0.75 of the prior, recommended**"
     return {
         "none": logn.ClassAffine.identity(len(counts)),
         "half of the prior": fit("p2p:strength=0.5", moments),
-        "**0.75 of the prior, recommended**": fit("recommended:force=true", moments, activation="softmax"),
+        ours: advice.fit(moments, force=True),
         "the prior": fit("p2p:strength=1", moments),
         "LogN, eq. 1": fit("logn", moments),
         "logit adjustment (counts)": fit("loga", counts=counts),

@@ -12,6 +12,7 @@ from logn_research.cifar import table
 from logn_research.cifar.train import long_tailed_counts, long_tailed_subset, train
 from PIL import Image
 
+import logn
 from logn.methods.recommend import CLASSIFIER_TRADE
 
 CLASSES = 4
@@ -80,8 +81,6 @@ def test_an_unfinished_run_is_not_kept(tmp_path):
 
 def test_rows_are_those_of_worked_numbers(tmp_path):
     """Two classes of 150 and 10 images; the second is predicted once in two."""
-    import logn
-
     moments = logn.ClassMoments(2, mean_probability=True)
     moments.update(np.log([[0.9, 0.1]] * 20))
     moments.save(tmp_path / "statistics.safetensors")
@@ -157,6 +156,13 @@ def test_public_weights_are_run_over_the_images_that_they_were_trained_on(tmp_pa
 @pytest.mark.parametrize("run", KEPT, ids=lambda path: path.name)
 def test_the_page_has_the_table_of_the_kept_logits(run):
     assert table.as_markdown(run).strip() in (RESEARCH / "docs" / "evidence.md").read_text(encoding="utf-8")
+
+
+def test_only_the_network_that_balanced_softmax_trained_is_left_alone():
+    advice = {run.name: logn.recommend(logn.ClassMoments.load(run / "statistics.safetensors")) for run in KEPT}
+    left_alone = [name for name, found in advice.items() if found.method == "none"]
+    assert left_alone == ["cifar100-100-balanced_softmax"]
+    assert advice[left_alone[0]].finding.startswith("In images of other classes, rare classes score hardly lower")
 
 
 def test_the_printed_trade_is_that_of_both_known_benchmarks():
