@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ METRICS = {
 }
 ERROR_KINDS = ("Cls", "Miss", "FP", "FN")
 PAPER_COLUMNS = {"box AP": "box_ap", "mask AP": "ap", "mask APr": "rare", "mask APc": "common", "mask APf": "frequent"}
-SHOT_COLUMNS = {"many": "many", "medium": "medium", "few": "few", "overall": "top-1"}
 
 
 def spread(values: Iterable[float | None], *, digits: int = 1) -> str:
@@ -41,21 +39,6 @@ def spread(values: Iterable[float | None], *, digits: int = 1) -> str:
         return "-"
     mean = f"{sum(known) / len(known):.{digits}f}"
     return mean if len(known) == 1 else f"{mean} ({min(known):.{digits}f} to {max(known):.{digits}f})"
-
-
-def interval(values: Sequence[float], *, sign: bool = False) -> str:
-    """Write a mean with its 95 % interval.
-
-    Example:
-        >>> interval([60.0, 61.0, 62.0]), interval([1.0], sign=True), interval([])
-        ('61.0 ± 2.5', '+1.0', '-')
-    """
-    from logn_research.experiments.measure import half_width
-
-    if not values:
-        return "-"
-    mean, width = f"{statistics.fmean(values):{'+' if sign else ''}.1f}", half_width(values)
-    return mean if math.isnan(width) else f"{mean} ± {width:.1f}"
 
 
 def markdown(header: Sequence[str], rows: Rows) -> str:
@@ -76,7 +59,7 @@ def bench_table(content: Mapping[str, Any]) -> str:
     parts = [
         f"## {title}\n\n{markdown(header, rows)}\n\n{caption}" for title, header, rows, caption in _tables(content)
     ]
-    if isinstance(content["paper"], list) and content["paper"]:
+    if content["paper"]:
         header = ("method", "detector", "sampler", "epochs", *PAPER_COLUMNS)
         names = ("method", "framework", "sampler", "epochs")
         rows = [(*(row[name] for name in names), *_paper_cells(row)) for row in content["paper"]]
@@ -93,13 +76,12 @@ def table_text(content: Mapping[str, Any]) -> str:
 def _tables(content: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Rows, str]]:
     """Title, header, rows and caption of each section."""
     for section in content["sections"]:
-        make = _accuracies if "classifier" in section["rows"][0] else _precisions
-        header, rows, caption = make(content, section)
+        header, rows, caption = _precisions(content, section)
         yield section["title"], header, rows, f"{section['title']}. {caption}"
 
 
 def _precisions(content: Mapping[str, Any], section: Mapping[str, Any]) -> tuple[list[str], Rows, str]:
-    """Sections of detectors: what we measured, then the paper's numbers where any row has some."""
+    """What we measured, then the paper's numbers where any row has some."""
     rows = section["rows"]
     has = {name: any(row.get(name) for row in rows) for name in ("errors", "margin", "relative_cost", "paper")}
     has["margin"] = has["margin"] and content["table"] == "margins"
@@ -144,42 +126,6 @@ def _points(values: Iterable[float | None]) -> list[float | None]:
 def _paper_cells(row: Mapping[str, Any] | None) -> list[str]:
     numbers = ["" if row is None else row[name] for name in PAPER_COLUMNS.values()]
     return ["-" if number is None else f"{number:.1f}" if number != "" else "" for number in numbers]
-
-
-def _accuracies(content: Mapping[str, Any], section: Mapping[str, Any]) -> tuple[list[str], Rows, str]:
-    """Sections of classifiers: accuracies, the change against the baseline, calibration, the paper's accuracies."""
-    rows = {row["method"]: row for row in section["rows"]}
-    has_paper = any(row["paper"] for row in rows.values())
-    data = content["paper"]["data"]
-    header = ["method", *SHOT_COLUMNS, "change", "ECE"]
-    header += [f"{data}: {name}" for name in SHOT_COLUMNS] if has_paper else []
-    baselines = list(dict.fromkeys(row["baseline"] for row in rows.values()))
-    against = baselines[0] if len(baselines) == 1 else "the uncorrected classifier of its kind"
-    count = len(content.get("seeds") or content["settings"]["seeds"])
-    seeds = f", mean of {count} seeds ± 95 % interval of the mean" if count > 1 else ""
-    paper = f"; last columns: the paper's {content['paper']['model']} on {data}" if has_paper else ""
-    caption = (
-        f"Accuracy in percent on {content['data']}{seeds}; change: of overall accuracy against {against}, seed by "
-        f"seed{paper}."
-    )
-    return header, [_accuracy_cells(row, rows[row["baseline"]], has_paper) for row in rows.values()], caption
-
-
-def _accuracy_cells(row: Mapping[str, Any], before: Mapping[str, Any], has_paper: bool) -> list[str]:
-    paper = ["" if not row["paper"] else f"{row['paper'][name]:.1f}" for name in SHOT_COLUMNS] if has_paper else []
-    if not row["metrics"]:
-        return [row["method"], "not measured", *[""] * (len(SHOT_COLUMNS) + 1), *paper]
-
-    def values(metric: str, of: Mapping[str, Any] = row) -> dict[str, float]:
-        return {
-            seed: 100 * numbers[metric] for seed, numbers in of["metrics"].items() if numbers.get(metric) is not None
-        }
-
-    cells = [interval(list(values(metric).values())) for metric in SHOT_COLUMNS.values()]
-    old = values("top-1", before)
-    changes = [value - old[seed] for seed, value in values("top-1").items() if seed in old]
-    change = "" if row is before else interval(changes, sign=True)
-    return [row["method"], *cells, change, interval(list(values("ECE").values())), *paper]
 
 
 #: From the content of a JSON file to Markdown, by the name of the file.

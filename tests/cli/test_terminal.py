@@ -146,7 +146,7 @@ def test_a_bar_that_was_stopped_does_not_say_that_it_is_done(capsys):
         ("logn compare store --methods loga,nor", ["loga,norcal"]),
         ("logn correct model.onnx --like yolo", ["yolov5", "yolox"]),
         ("logn correct --im", ["--images"]),
-        ("logn data gl", ["glyphs", "glyph-classes"]),
+        ("logn data gl", ["glyphs"]),
     ],
 )
 def test_the_shell_completes_verbs_options_and_methods(monkeypatch, capsys, typed, offered):

@@ -157,20 +157,6 @@ def results(name):
     return json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_the_table_of_engines_is_what_was_measured():
-    measured = {
-        (row["engine"], row["precision"], row["correction"]): f"{row['top-1']:.1f} / {row['few']:.1f}"
-        for row in results("engines")["rows"]
-        if row["folded"] != "after"
-    }
-    names = ("OpenVINO", "LiteRT", "onnxruntime")
-    rows = re.findall(rf"^\| ({'|'.join(names)}|all three) \| (\w+) \| (.*) \| (.*) \|$", how_to("onnx"), flags=re.M)
-    assert len(rows) == 4
-    for engines, precision, *shown in rows:
-        for engine in names if engines == "all three" else (engines,):
-            assert shown == [measured[engine, precision, correction] for correction in ("none", "p2p")]
-
-
 def test_the_figures_at_the_size_of_lvis_are_those_of_the_file():
     steps = {name: step for name, step in results("full-lvis")["19809"].items() if name != "write"}
     measured = [(f"{step['wall']:.0f}", f"{step['peak MB together']:,.0f}") for step in steps.values()]

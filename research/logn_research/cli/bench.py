@@ -1,4 +1,4 @@
-"""`logn bench`: the paper's tables on detectors and classifiers that are trained here."""
+"""`logn bench`: the paper's tables on detectors that are trained here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Name(StrEnum):
     components = "components"
     margins = "margins"
     online = "online"
-    imagenet_lt = "imagenet-lt"
 
 
 def bench(
@@ -37,22 +36,20 @@ def bench(
         typer.Argument(
             show_choices=False,
             help="table1: every rival, with and without repeat factor sampling. components (table 2): mean, std and "
-            "margin of LogN. margins (table 3). online: LogN during training or after it. imagenet-lt: classifiers.",
+            "margin of LogN. margins (table 3). online: LogN during training or after it.",
         ),
     ],
     data: Annotated[
         Path | None,
-        typer.Option("--data", "-d", metavar="PATH", help="Annotations, or ImageNet_LT_train.txt, in place of glyphs."),
+        typer.Option("--data", "-d", metavar="PATH", help="Training annotations, in place of glyphs."),
     ] = None,
-    test: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Annotations to test detectors on, with --data.")
-    ] = None,
+    test: Annotated[Path | None, typer.Option(metavar="PATH", help="Annotations to test on, with --data.")] = None,
     images: Images = None,
     model: Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="As `logn train --model`.")] = None,
     weights: Annotated[Path | None, typer.Option(metavar="PATH", help="Weights of the backbone, with --data.")] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of a whole training of a detector, default 800; second stages: a quarter."),
+        typer.Option(metavar="N", help="Of a whole training, default 800; second stages: a quarter."),
     ] = None,
     epochs: Annotated[
         float | None, typer.Option(metavar="N", help="Of a whole training; default: the preset's.")
@@ -85,7 +82,7 @@ def bench(
     progress: Progress = None,
     json: Json = False,
 ) -> None:
-    """Run a table of the paper on models that are trained here, with the paper's numbers beside ours.
+    """Run a table of the paper on detectors that are trained here, with the paper's numbers beside ours.
 
     Prints the table and writes it as JSON. Trained models, statistics, predictions and measurements stay in the folder
     of `--root`; a second call goes on where the first one stopped.
@@ -98,10 +95,9 @@ def bench(
     from logn_research.experiments.measure import Protocol, run_table
     from logn_research.pages import table_text
 
-    is_detection = table != Name.imagenet_lt
-    problem = choose_problem(is_detection, data, test, quick=quick)
-    given: dict[str, Any] = {"images": images, "weights": weights, "model": model, "epochs": epochs}
-    given |= {"iterations": iterations} if is_detection else {}
+    problem = choose_problem(data, test, quick=quick)
+    given: dict[str, Any] = {"images": images, "weights": weights, "model": model}
+    given |= {"iterations": iterations, "epochs": epochs}
     if data is None and (images is not None or weights is not None):
         raise InputError("`--images` and `--weights` need `--data`: pass the training annotations too.")
     if iterations is not None and epochs is not None:
@@ -110,8 +106,7 @@ def bench(
     if epochs is not None:
         problem = replace(problem, iterations=None)
     problem = replace(problem, device=device, precision=precision)
-    folder = root if is_detection else root / f"classification{'' if epochs is None else f'-{epochs:g}-epochs'}"
-    cache = ArtifactCache(folder / "quick" if quick else folder, jobs=jobs, step=step_reporter(progress))
+    cache = ArtifactCache(root / "quick" if quick else root, jobs=jobs, step=step_reporter(progress))
     told = {"--seeds": seeds, "--model": model, "--iterations": iterations, "--epochs": epochs, "--data": data}
     told |= {"--threshold": threshold or None, "--stages": stages}
     usual = ("each", None)
@@ -148,23 +143,19 @@ def _word(value: Any) -> str:
     )
 
 
-def choose_problem(is_detection: bool, data: Path | None, test: Path | None, *, quick: bool) -> Problem:
-    """What is learnt: drawn scenes or classes, or data that is read."""
-    from logn_research.experiments.specs import CLASSES, QUICK_CLASSES, QUICK_SCENES, SCENES, Problem
+def choose_problem(data: Path | None, test: Path | None, *, quick: bool) -> Problem:
+    """What is learnt: drawn scenes, or data that is read."""
+    from logn_research.experiments.specs import QUICK_SCENES, SCENES, Problem
 
     if data is None:
         if test is not None:
             raise InputError("`--test` needs `--data`: pass the training annotations too.")
-        if is_detection:
-            return QUICK_SCENES if quick else SCENES
-        return QUICK_CLASSES if quick else CLASSES
+        return QUICK_SCENES if quick else SCENES
     if quick:
         raise InputError("`--quick` is for drawn data: with `--data`, shorten the training by `--epochs`.")
-    if is_detection and test is None:
+    if test is None:
         raise InputError("Pass the annotations to test on: `--test FILE`.")
     for path in (data, test):
-        if path is not None and not path.is_file():
+        if not path.is_file():
             raise InputError(f"There is no file `{path}`.")
-    if is_detection:
-        return Problem(data.stem, train=data, test=test, model="small")
-    return Problem("ImageNet-LT", train=data, model="resnext50", eql="eql-softmax:threshold=0.00043")
+    return Problem(data.stem, train=data, test=test, model="small")

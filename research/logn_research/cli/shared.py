@@ -1,4 +1,4 @@
-"""What the research verbs share: options, groups of verbs, and the steps of a long command on stderr."""
+"""What the research verbs share: options, and the steps of a long command on stderr."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ Images = Annotated[
     typer.Option(
         "--images",
         metavar="PATH",
-        help="Folder that image paths start from; by default that of the annotations or list.",
+        help="Folder that image paths start from; by default that of the annotations.",
     ),
 ]
-
-
-def verb_group(help_line: str) -> typer.Typer:
-    """A verb that has verbs of its own, as `logn data`."""
-    return typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=help_line)
 
 
 def show(result: dict[str, Any], *, as_json: bool) -> None:

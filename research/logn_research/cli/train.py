@@ -1,4 +1,4 @@
-"""`logn train`: train a detector or an image classifier, or go on with a run that was stopped."""
+"""`logn train`: train a detector, or go on with a run that was stopped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from logn_research.cli.shared import Images, Progress
 def train(
     data: Annotated[
         Path,
-        typer.Argument(
-            help="Annotations of boxes (LVIS, COCO, YOLO, VOC, or a folder with `train.json`) for a detector; glyph "
-            "classes, class folders or a list of `path label` lines for a classifier."
-        ),
+        typer.Argument(help="Annotations of boxes: LVIS, COCO, YOLO, VOC, or a folder with `train.json`."),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PATH", help="Folder of the run; made if it is not there.")
@@ -33,8 +30,7 @@ def train(
             "--model",
             "-m",
             metavar="NAME",
-            help="Detectors: small, mask-rcnn-r50, mask-rcnn-r101, cascade-r101. Classifiers: small, resnet10, "
-            "resnet50, resnet152, resnext50.",
+            help="small, mask-rcnn-r50, mask-rcnn-r101 or cascade-r101.",
         ),
     ] = "small",
     classifier: Annotated[
@@ -43,9 +39,7 @@ def train(
     loss: Annotated[str | None, typer.Option(metavar="NAME", help="With options: seesaw, eql:threshold=0.005.")] = None,
     sampler: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="random, class-balanced; detectors: repeat-factor-ceil, repeat-factor-stochastic."
-        ),
+        typer.Option(metavar="NAME", help="random, class-balanced, repeat-factor-ceil or repeat-factor-stochastic."),
     ] = "random",
     repeat_threshold: Annotated[
         float | None,
@@ -66,9 +60,7 @@ def train(
         Path | None,
         typer.Option(metavar="PATH", help="Local file with weights of the backbone."),
     ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Shorter side; of a classifier, of the square.")
-    ] = None,
+    image_size: Annotated[int | None, typer.Option(metavar="N", help="Shorter side.")] = None,
     start: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Run of the same model whose weights to begin with.")
     ] = None,
@@ -79,16 +71,13 @@ def train(
     feature_memory: Annotated[
         bool, typer.Option("--feature-memory", help="Add features of earlier regions; for --loss loce.")
     ] = False,
-    class_names: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="One class name a line, for list files.")
-    ] = None,
     more: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other argument of DetectorTrainingConfig or ClassifierTrainingConfig: temperature, milestones=3,5"
-            ", mask_classifier, batch_norm, backbone, precision, preset, checkpoint_every, flip.",
+            help="Any other argument of DetectorTrainingConfig: temperature, milestones=3,5, mask_classifier, "
+            "batch_norm, precision, preset, checkpoint_every.",
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of going on.")] = False,
@@ -98,47 +87,40 @@ def train(
     progress: Progress = None,
     json: Json = False,
 ) -> None:
-    """Train a detector or an image classifier on long-tailed data. A run that was stopped goes on, to the same result.
+    """Train a detector on long-tailed data. A run that was stopped goes on, to the same result.
 
     Writes `checkpoint.safetensors`, `log.jsonl` and `model.py`, by which every verb opens it: `RUN/model.py:load`.
 
     Examples: `logn train glyphs -o runs/glyphs --processes 2`;
     `logn train glyphs -o runs/bags --loss bags --start runs/glyphs --only classifier`;
-    `logn train lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis`;
-    `logn train ImageNet_LT_train.txt --images imagenet -m resnext50 --classifier cosine -o runs/lt`.
+    `logn train lvis_v1_train.json --images coco -m mask-rcnn-r101 --weights resnet101.pth -o runs/lvis`.
     """
-    from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig
-    from logn_research.training.train import train_classifier, train_detector
+    from logn_research.training.recipes import DetectorTrainingConfig
+    from logn_research.training.train import train_detector
 
-    is_detector = is_detection_data(data)
-    kind: Any = DetectorTrainingConfig if is_detector else ClassifierTrainingConfig
-    values = {
+    values: dict[str, Any] = {
         **{"images": images, "model": model, "classifier": classifier, "loss": loss, "sampler": sampler},
         **{"iterations": iterations, "epochs": epochs, "batch": batch, "learning_rate": lr, "seed": seed},
-        **{"weights": weights, "image_size": image_size, "start": start, "only": only, "class_names": class_names},
+        **{"weights": weights, "image_size": image_size, "start": start, "only": only},
         **{"repeat_threshold": repeat_threshold, "feature_memory": feature_memory or None},
-        **parse_settings(more or [], kind),
+        **parse_settings(more or []),
     }
-    known = {each.name for each in fields(kind)}
     given = {name: value for name, value in values.items() if value is not None}
-    for name in given:
-        if name not in known:
-            noun = "a detector" if is_detector else "an image classifier"
-            raise InputError(f"`--{name.replace('_', '-')}` is not for {noun}, which `{data}` is data of.")
-    train_model: Any = train_detector if is_detector else train_classifier
-    options = {"processes": processes, "device": device, "workers": workers, "progress": progress}
-    _print(train_model(kind(data, output, **given), resume=not fresh, **options), as_json=json)
+    config = DetectorTrainingConfig(data, output, **given)
+    options: dict[str, Any] = {"processes": processes, "device": device, "workers": workers, "progress": progress}
+    _print(train_detector(config, resume=not fresh, **options), as_json=json)
 
 
-def parse_settings(words: list[str], kind: Any) -> dict[str, Any]:
+def parse_settings(words: list[str]) -> dict[str, Any]:
     """The values of `--set NAME=VALUE`, of the types that the configuration gives them.
 
     Example:
-        >>> from logn_research.training.recipes import DetectorTrainingConfig
-        >>> parse_settings(["milestones=3,5", "temperature=10", "precision=bfloat16"], DetectorTrainingConfig)
+        >>> parse_settings(["milestones=3,5", "temperature=10", "precision=bfloat16"])
         {'milestones': (3.0, 5.0), 'temperature': 10.0, 'precision': 'bfloat16'}
     """
-    types = {each.name: str(each.type).partition(" |")[0] for each in fields(kind)}
+    from logn_research.training.recipes import DetectorTrainingConfig
+
+    types = {each.name: str(each.type).partition(" |")[0] for each in fields(DetectorTrainingConfig)}
     convert: dict[str, Any] = {
         "int": int,
         "float": float,
@@ -155,21 +137,6 @@ def parse_settings(words: list[str], kind: Any) -> dict[str, Any]:
         except (KeyError, ValueError):
             raise InputError(f"Expected `{name}` to be of type {types[name]}, but got {text!r}.") from None
     return values
-
-
-def is_detection_data(data: Path) -> bool:
-    """Whether annotations of boxes are there, and not images with one class each."""
-    from logn.data.label_sources import are_labels
-    from logn_research.datasets.glyphs.classes import is_glyph_classes
-
-    if data.is_file() or are_labels(data):
-        return data.suffix.lower() != ".txt"
-    if not data.is_dir():
-        raise InputError(f"There is no `{data}`: pass annotations, or a list or a folder of images.")
-    if is_glyph_classes(data):
-        return False
-    # The folders of COCO are no classes: where there are annotations, it is they that count.
-    return any(data.glob("*.json")) or any(data.glob("annotations/*.json"))
 
 
 def _print(result: Any, *, as_json: bool) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn_research.datasets.sample_dataset import SampleDataset
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -23,19 +24,6 @@ SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 #: The paper's share of the images below which a class is repeated, for the 100,000 images of LVIS.
 PAPER_THRESHOLD = 0.001
-
-
-class ImagesOfClasses(Protocol):
-    """What the samplers know of a data set: a `SampleDataset`, or `LabelledImages` with one class an image."""
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are."""
-        ...
-
-    def labels_per_image(self) -> Sequence[npt.NDArray[Any]]:
-        """The classes of each image."""
-        ...
 
 
 def repeat_factors(image_counts: npt.ArrayLike, num_images: int, threshold: float = PAPER_THRESHOLD) -> FloatArray:
@@ -54,8 +42,7 @@ class ImageSampler(ABC):
     """The order of images in an epoch: the same for the same seed and epoch, on whatever machine.
 
     Args:
-        labels_per_image: The foreground classes of the objects of each image, or the one class of each
-            (`labels_per_image()` of `SampleDataset` and `LabelledImages`).
+        labels_per_image: The foreground classes of the objects of each image (`SampleDataset.labels_per_image()`).
         num_classes: How many foreground classes there are.
         skip_empty: Leave out images without any object, as the usual training recipes do.
     """
@@ -213,7 +200,7 @@ class ClassBalancedSampler(ImageSampler):
 
 
 def make_sampler(
-    name: str, dataset: ImagesOfClasses, *, threshold: float = PAPER_THRESHOLD, skip_empty: bool = True
+    name: str, dataset: SampleDataset, *, threshold: float = PAPER_THRESHOLD, skip_empty: bool = True
 ) -> ImageSampler:
     """The sampler of that name (one of `SAMPLERS`) over the images of a dataset."""
     labels, classes = dataset.labels_per_image(), dataset.num_classes

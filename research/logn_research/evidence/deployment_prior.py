@@ -2,10 +2,10 @@
 
 And how well the class mix is found without labels. On photographs of road signs.
 
-    python -m logn_research.evidence.deployment_prior --data road-signs     # trains what is missing
+    python -m logn_research.cifar small road-signs runs/signs --network convolutions --steps 2000
+    python -m logn_research.cifar keep runs/signs kept/signs
+    python -m logn_research.evidence.deployment_prior kept/signs
     python -m logn_research.pages                                           # the tables of the page, from the data
-
-`--data` is a folder of lists (`train.txt`, `dev.txt`, `test.txt`, `classes.txt`): see docs/classification-data.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ import numpy as np
 import logn
 from logn.base.arrays import FloatArray
 from logn.base.files import write_text
-from logn.cli.main import execute
 from logn.measure.comparison.compare import compare
 
 RESULTS = Path(__file__).parents[2] / "results" / "deployment-prior.json"
-HEADS = ("linear", "cosine")
-EPOCHS, DRAWS = 8, 5
+DRAWS = 5
 # Name on the page, and the specification; all are fitted without a test label.
 METHODS = {
     "Prior2Posterior, uniform target": "p2p",
@@ -39,53 +37,27 @@ METHODS = {
 
 
 def main() -> None:
-    """Measure both classifiers, and write what was measured."""
+    """Measure a kept classifier, and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--root", type=Path, default=Path("runs/deployment-prior"))
+    parser.add_argument("kept", type=Path, help="what `python -m logn_research.cifar keep` wrote")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    measured = {head: measure(logits_of(head, arguments.data, arguments.root)) for head in HEADS}
-    write_text(arguments.output, json.dumps(measured, indent=1) + "\n")
-
-
-def logits_of(head: str, data: Path, root: Path) -> Path:
-    """The folder of the logits of a classifier that is trained if it is not there."""
-    run, folder = root / head, root / f"{head}-logits"
-    names = ["--class-names", str(data / "classes.txt")]
-    if not (run / "checkpoint.safetensors").exists():
-        training = ["--classifier", head, "--epochs", str(EPOCHS), "--workers", "0"]
-        _call("train", str(data), *names, "-o", str(run), "--model", "small", *training)
-    if not (folder / "dev_logits.npy").exists():
-        splits = [word for split in ("train", "dev", "test") for word in ("--split", split)]
-        _call("data", "logits", str(run), "-d", str(data), *names, *splits, "-o", str(folder))
-    return folder
-
-
-def _call(*words: str) -> None:
-    if execute(words) != 0:
-        raise SystemExit(f"logn {' '.join(words)} failed")
+    write_text(arguments.output, json.dumps(measure(arguments.kept), indent=1) + "\n")
 
 
 def measure(folder: Path) -> dict[str, Any]:
     """Everything of one classifier."""
-    rows = {split: np.load(folder / f"{split}_logits.npy").astype(np.float64) for split in ("dev", "test")}
-    labels = {split: np.load(folder / f"{split}_labels.npy") for split in ("train", "dev", "test")}
+    rows, labels = (np.load(folder / f"test_{name}.npy") for name in ("logits", "labels"))
+    rows, labels = rows.astype(np.float64), labels.astype(np.int64)
     moments = logn.ClassMoments.load(folder / "statistics.safetensors")
-    counts = np.bincount(labels["train"], minlength=moments.num_columns).astype(np.float64)
-    seen = np.bincount(labels["test"], minlength=moments.num_columns)
+    counts = np.load(folder / "counts.npy").astype(np.float64)
+    seen = np.bincount(labels, minlength=moments.num_columns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", logn.LogNWarning)  # what is to be doubted is measured here
-        comparison = compare(
-            rows["test"],
-            labels["test"],
-            METHODS,
-            moments=moments,
-            counts=counts,
-        )
+        comparison = compare(rows, labels, METHODS, moments=moments, counts=counts)
         return {
             "classes": moments.num_columns,
-            "rows": {split: len(values) for split, values in labels.items()},
+            "rows": {"train": int(counts.sum()), "test": len(rows)},
             "most": int(counts.max()),
             "fewest": int(counts.min()),
             "tested_classes": int((seen > 0).sum()),
@@ -119,16 +91,14 @@ def mixes(counts: FloatArray, tested: Any) -> dict[str, FloatArray]:
     return {name: mix / mix.sum() for name, mix in mixes.items()}
 
 
-def _deployment(
-    mix: FloatArray, rows: dict[str, FloatArray], labels: dict[str, Any], moments: Any, counts: FloatArray
-) -> dict[str, Any]:
+def _deployment(mix: FloatArray, rows: FloatArray, labels: Any, moments: Any, counts: FloatArray) -> dict[str, Any]:
     """How well the mix is found, and how many images are right under targets, in draws of test images."""
     training = moments.mean_probability
     off: list[float] = []
     accuracy: dict[str, list[float]] = {}
     for seed in range(DRAWS):
-        picked = _draw(mix, labels["test"], seed)
-        logits, real = rows["test"][picked], labels["test"][picked]
+        picked = _draw(mix, labels, seed)
+        logits, real = rows[picked], labels[picked]
         share = np.bincount(real, minlength=len(mix)) / len(real)
         estimate = logn.methods.estimate_prior(logits, moments, num_bootstrap=2, activation="softmax")
         off.append(total_variation(estimate.shares, share))
@@ -165,35 +135,32 @@ def _draw(mix: FloatArray, labels: Any, seed: int) -> Any:
 
 def results(measured: dict[str, Any]) -> str:
     """The part of the page that is made of the data."""
-    first = measured[HEADS[0]]
     lines = [
-        f"{first['rows']['train']:,} training, {first['rows']['dev']:,} dev and {first['rows']['test']:,} test crops "
-        f"of {first['classes']} classes, {first['most']:,} down to {first['fewest']} training crops each; the test "
-        f"crops are as long-tailed as the training crops, and {first['tested_classes']} classes have some. One network "
-        "of each kind, one seed. Per cent; intervals of 95 % are over test crops, paired, against no correction.",
+        f"{measured['rows']['train']:,} training and {measured['rows']['test']:,} test crops of {measured['classes']} "
+        f"classes, {measured['most']:,} down to {measured['fewest']} training crops each; the test crops are as "
+        f"long-tailed as the training crops, and {measured['tested_classes']} classes have some. One seed. Per cent; "
+        "intervals of 95 % are over test crops, paired, against no correction.",
         "",
         "**Two answers to one question.** Top-1 is what counts where the deployment is like training; the mean over "
         "classes is what counts where all classes matter alike.",
         "",
     ]
-    for head in HEADS:
-        lines += _methods_table(head, measured[head])
+    lines += _methods_table(measured)
     lines += [
         "**Is the mix found?** Test crops drawn with other class mixes, five times each. *Off by* is the total "
         "variation between the mix that was found and the real one; *moved* is that between the mean probability over "
-        "training images (linear head) and the real mix: how wrong it would be to assume no change. Rare classes have "
+        "training images and the real mix: how wrong it would be to assume no change. Rare classes have "
         "few test crops, which are then drawn many times.",
         "",
     ]
     lines += _mix_table(measured)
     lines += ["**Is it worth it?** Crops that are right (top-1) in these deployments, Prior2Posterior by target:", ""]
-    for head in HEADS:
-        lines += _accuracy_table(head, measured[head])
+    lines += _accuracy_table(measured)
     return "\n".join(lines) + "\n"
 
 
-def _methods_table(head: str, content: dict[str, Any]) -> list[str]:
-    lines = [f"| {head} head | top-1 | change | mean over classes | change | few-shot |", "|:--|--:|--:|--:|--:|--:|"]
+def _methods_table(content: dict[str, Any]) -> list[str]:
+    lines = ["| correction | top-1 | change | mean over classes | change | few-shot |", "|:--|--:|--:|--:|--:|--:|"]
     for row in content["methods"]:
         changes = [_interval(row["differences"].get(metric)) for metric in ("top-1", "balanced")]
         name = "no correction" if row["name"] == "none" else row["name"]
@@ -216,19 +183,16 @@ def _percent(share: float) -> str:
 
 
 def _mix_table(measured: dict[str, Any]) -> list[str]:
-    titles = [f"{head}: off by" for head in HEADS]
-    lines = [f"| deployment | moved | {' | '.join(titles)} |", "|:--|--:|" + "--:|" * len(titles)]
-    for name, content in measured[HEADS[0]]["deployments"].items():
-        cells = [_percent(content["from_training"])]
-        cells += [_percent(measured[head]["deployments"][name]["off"]) for head in HEADS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines = ["| deployment | moved | off by |", "|:--|--:|--:|"]
+    for name, content in measured["deployments"].items():
+        lines.append(f"| {name} | {_percent(content['from_training'])} | {_percent(content['off'])} |")
     return [*lines, ""]
 
 
-def _accuracy_table(head: str, content: dict[str, Any]) -> list[str]:
+def _accuracy_table(content: dict[str, Any]) -> list[str]:
     deployments = content["deployments"]
     targets = list(next(iter(deployments.values()))["accuracy"])
-    lines = [f"| {head} head | {' | '.join(targets)} |", "|:--|" + "--:|" * len(targets)]
+    lines = [f"| deployment | {' | '.join(targets)} |", "|:--|" + "--:|" * len(targets)]
     for name, found in deployments.items():
         best = max(found["accuracy"].values())
         cells = [

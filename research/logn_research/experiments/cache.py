@@ -18,10 +18,11 @@ from logn.base.files import write_text
 from logn.base.strict_json import plain_values
 from logn.errors import InputError
 from logn.models.hints import choose_device
+from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.experiments.specs import ModelSpec, Step
 from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
-from logn_research.training.recipes import TrainingConfig
-from logn_research.training.train import load_classifier, load_detector, train_classifier, train_detector
+from logn_research.training.recipes import DetectorTrainingConfig
+from logn_research.training.train import load_detector, train_detector
 from logn_research.training.trainer import read_log
 
 RECORDS, SCHEMA = "bench-test.json", 2
@@ -36,15 +37,13 @@ class ArtifactCache:
     What is there already is used, what was interrupted is resumed, and what other weights made is made again.
 
     Args:
-        root: The folder: `data/`, `models/` (of detectors), `classifiers/`.
+        root: The folder: `data/` and `models/`.
         jobs: How many models are trained side by side, in processes with one thread; 1 trains in this process.
         step: Reports progress.
 
     Example:
-        >>> from logn_research.experiments.specs import CLASSES
-        >>> cache = ArtifactCache("runs/bench")
-        >>> [cache.run(spec).as_posix() for spec in (ModelSpec(), ModelSpec(CLASSES))]
-        ['runs/bench/models/families-linear-random-ce-s0', 'runs/bench/classifiers/linear-ce-s0']
+        >>> ArtifactCache("runs/bench").run(ModelSpec()).as_posix()
+        'runs/bench/models/families-linear-random-ce-s0'
     """
 
     def __init__(self, root: str | os.PathLike[str], *, jobs: int = 1, step: Step | None = None) -> None:
@@ -54,14 +53,14 @@ class ArtifactCache:
 
     def run(self, spec: ModelSpec) -> Path:
         """Where the run of a model is, with its statistics, predictions and measurements."""
-        return self.root / ("models" if spec.problem.is_detection else "classifiers") / spec.name
+        return self.root / "models" / spec.name
 
-    def config(self, spec: ModelSpec) -> TrainingConfig:
+    def config(self, spec: ModelSpec) -> DetectorTrainingConfig:
         """How the model is trained."""
         start = None if spec.start is None else self.run(spec.start)
         return spec.training_config(spec.data_folder(self.root), self.run(spec), start)
 
-    def dataset(self, spec: ModelSpec, split: str) -> Any:
+    def dataset(self, spec: ModelSpec, split: str) -> SampleDataset:
         """The images and labels of `train`, `dev` or `test`."""
         return spec.dataset(spec.data_folder(self.root), split)
 
@@ -71,8 +70,7 @@ class ArtifactCache:
 
     def model(self, spec: ModelSpec) -> Any:
         """The trained model, in evaluation mode."""
-        load: Any = load_detector if spec.problem.is_detection else load_classifier
-        return load(self.run(spec)).to(choose_device(spec.problem.device))
+        return load_detector(self.run(spec)).to(choose_device(spec.problem.device))
 
     def last_log_line(self, spec: ModelSpec) -> Mapping[str, Any]:
         """The last line of the run's log; empty without a log."""
@@ -154,17 +152,16 @@ class ArtifactCache:
         return hashlib.sha256((self.run(spec) / CHECKPOINT).read_bytes()).hexdigest()
 
 
-def train_one(config: TrainingConfig, device: str) -> str | None:
+def train_one(config: DetectorTrainingConfig, device: str) -> str | None:
     """Train in this process; a sentence if that failed."""
-    train: Any = train_detector if hasattr(config, "repeat_threshold") else train_classifier
     try:
-        train(config, progress=False, device=device)
+        train_detector(config, progress=False, device=device)
     except EXPECTED_ERRORS as error:
         return str(error)
     return None
 
 
-def _train_and_tell(line: Any, config: TrainingConfig, device: str) -> None:
+def _train_and_tell(line: Any, config: DetectorTrainingConfig, device: str) -> None:
     line.send(train_one(config, device))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,22 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from logn.base.files import atomic_path
 from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
 from logn.data.fractal_dimensions import read_dimensions
 from logn.errors import InputError
-from logn.measure.classification.truth import SHOTS, shot_groups
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings
 from logn.measure.comparison.method_fitting import fit_for_store
-from logn.methods.catalog import fit, needs, parse
+from logn.methods.catalog import needs, parse
 from logn.models.layer import find_modules, fingerprint
 from logn.predictions.decoder import DecodeSettings
 from logn.predictions.predict import predict
 from logn.predictions.store import PredictionStore
 from logn.statistics.moments import ClassMoments
-from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import PositiveMoments, Statistics
 from logn_research.experiments.cache import EXPECTED_ERRORS, ArtifactCache
@@ -37,10 +33,8 @@ from logn_research.experiments.detector_statistics import (
     collect_stage_statistics,
     correct_stages,
 )
-from logn_research.experiments.paper import CLASSIFIER_DATA, CLASSIFIER_MODEL
 from logn_research.experiments.specs import ModelSpec, Problem
-from logn_research.experiments.tables import POSITIVES, RECOGNISED, TABLES, TAU_NORM, Row
-from logn_research.training.classifiers import logits_and_statistics
+from logn_research.experiments.tables import POSITIVES, RECOGNISED, TABLES, Row
 
 #: How many training images of drawn scenes the statistics are of; of data that is read, all.
 STATISTICS_IMAGES = 600
@@ -49,10 +43,6 @@ _OF_LABELS: Mapping[str, Callable[..., Statistics]] = {
     RECOGNISED: partial(PositiveMoments, require_correct=True),
 }
 NOT_TRAINED = "The model is not trained yet, and training was not asked for."
-CLASSIFIER_METRICS = (
-    *("top-1", "many", "medium", "few"),
-    *("ECE", "confidence"),
-)
 
 
 @dataclass(frozen=True)
@@ -120,18 +110,14 @@ def run_table(
             continue
         wanted = list({row.key: row for row in rows if row.model == spec}.values())
         try:
-            if problem.is_detection:
-                records[model] = _measure_detector(cache, spec, wanted, protocol, errors=table.errors)
-            else:
-                records[model] = _measure_classifier(cache, spec, wanted)
+            records[model] = _measure_detector(cache, spec, wanted, protocol, errors=table.errors)
         except EXPECTED_ERRORS as error:
             failures[model] = str(error)
-    row_dict = _detector_row if problem.is_detection else _classifier_row
     sections = [
         {
             "title": title,
             "rows": [
-                row_dict(cache, _over_seeds(plans, title, line), records, failures) for line in range(len(section))
+                _detector_row(cache, _over_seeds(plans, title, line), records, failures) for line in range(len(section))
             ],
         }
         for title, section in plans[seeds[0]].items()
@@ -139,10 +125,10 @@ def run_table(
     content = {
         "table": name,
         "command": command,
-        "data": "glyph scenes" if isinstance(problem.glyphs, GlyphSettings) else problem.name,
-        "settings": _settings(cache, problem, seeds, protocol),
-        "sections": _with_changes(sections) if not problem.is_detection else sections,
-        "paper": table.paper_rows() or {"data": CLASSIFIER_DATA, "model": CLASSIFIER_MODEL},
+        "data": "glyph scenes" if problem.glyphs else problem.name,
+        "settings": _settings(problem, seeds, protocol),
+        "sections": sections,
+        "paper": table.paper_rows(),
         "paper_title": table.paper_title,
     }
     plain: dict[str, Any] = plain_values(content)
@@ -153,27 +139,14 @@ def _over_seeds(plans: Mapping[int, Mapping[str, list[Row]]], title: str, line: 
     return {seed: plan[title][line] for seed, plan in plans.items()}
 
 
-def _settings(cache: ArtifactCache, problem: Problem, seeds: Sequence[int], protocol: Protocol) -> dict[str, Any]:
+def _settings(problem: Problem, seeds: Sequence[int], protocol: Protocol) -> dict[str, Any]:
     """What the models were trained on and how they were measured, for the record."""
     known: dict[str, Any] = {"seeds": list(seeds), "model": problem.model}
-    if problem.is_detection:
-        known |= {"iterations": problem.iterations, "epochs": problem.epochs, **vars(protocol)}
-        if isinstance(problem.glyphs, GlyphSettings):
-            return known | {name: getattr(problem.glyphs, name) for name in ("classes", "train", "test")}
-        files = {"train": problem.train, "test": problem.test}
-        return known | {split: path.name for split, path in files.items() if path}
-    spec = ModelSpec(problem, seed=seeds[0])
-    training, test = (cache.dataset(spec, split) for split in ("train", "test"))
-    shots = shot_groups(training.image_counts)
-    return known | {
-        "classes": training.num_classes,
-        "train": len(training),
-        "most": int(training.image_counts.max()),
-        "fewest": int(training.image_counts.min()),
-        "test": len(test),
-        "groups": {shot: int((shots == shot).sum()) for shot in SHOTS},
-        "epochs": problem.epochs or cache.config(spec).recipe.epochs,
-    }
+    known |= {"iterations": problem.iterations, "epochs": problem.epochs, **vars(protocol)}
+    if problem.glyphs:
+        return known | {name: getattr(problem.glyphs, name) for name in ("classes", "train", "test")}
+    files = {"train": problem.train, "test": problem.test}
+    return known | {split: path.name for split, path in files.items() if path}
 
 
 def _detector_row(
@@ -202,61 +175,10 @@ def _detector_row(
     }
 
 
-def _classifier_row(
-    cache: ArtifactCache,
-    by_seed: Mapping[int, Row],
-    records: Mapping[str, Mapping[str, Any]],
-    failures: Mapping[str, str],
-) -> dict[str, Any]:
-    first = next(iter(by_seed.values()))
-    known = {seed: records[row.model.name][row.key] for seed, row in by_seed.items() if row.model.name in records}
-    return {
-        "method": first.label,
-        "classifier": first.model.name,
-        "correction": first.key,
-        "chosen": {seed: record["chosen"] for seed, record in known.items() if "chosen" in record},
-        "metrics": {seed: record["metrics"] for seed, record in known.items()},
-        "baseline": first.baseline,
-        "training_seconds": {seed: _seconds(cache, by_seed[seed].model) for seed in known},
-        "training_loss": {seed: cache.last_log_line(by_seed[seed].model).get("loss") for seed in known},
-        "failures": {seed: failures[row.model.name] for seed, row in by_seed.items() if row.model.name in failures},
-        "paper": first.paper,
-    }
-
-
 def _seconds(cache: ArtifactCache, spec: ModelSpec) -> float:
     """Time of a training as its log has it, with the one that it starts from."""
     before = _seconds(cache, spec.start) if spec.start else 0.0
     return before + float(cache.last_log_line(spec).get("seconds", math.nan))
-
-
-def _with_changes(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sections of classifiers, each row with its change of accuracy against its baseline, seed by seed."""
-    for section in sections:
-        rows = {row["method"]: row["metrics"] for row in section["rows"]}
-        for row in section["rows"]:
-            before = rows[row["baseline"]]
-            shared = [seed for seed in row["metrics"] if seed in before]
-            changes = [100 * (row["metrics"][seed]["top-1"] - before[seed]["top-1"]) for seed in shared]
-            mean = {"mean": statistics.fmean(changes), "half_width": half_width(changes)} if changes else None
-            row["change_of_top_1"] = mean
-    return sections
-
-
-#: Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
-_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean of up to ten independent values; NaN for fewer than two.
-
-    Example:
-        >>> round(half_width([60.0, 61.0, 62.0]), 2)
-        2.48
-    """
-    if not 2 <= len(values) <= len(_QUANTILES) + 1:
-        return math.nan
-    return _QUANTILES[len(values) - 2] * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def training_counts(training: SampleDataset) -> ClassCounts:
@@ -350,6 +272,7 @@ def _compared(
     # A correction of a cascade's stages changes its digest, but no mask.
     digest = store.header.metadata.get("fingerprint")
     source = SimpleNamespace(propose=detector.propose, masks=detector.masks, fingerprint=digest)
+    shown: dict[str, Any] = {"masks": source, "images": test} if test.has_masks else {}
     with cache.step(f"Measuring {len(maps)} rows of {spec.name}", 2 * len(test)) as progress:
         comparison = compare(
             store,
@@ -359,7 +282,7 @@ def _compared(
                 num_bootstrap=0, errors=errors, decode=DecodeSettings(score_threshold=protocol.threshold)
             ),
             progress=progress,
-            **({"masks": source, "images": test} if test.has_masks else {}),
+            **shown,
         )
     return {
         row.name: {
@@ -402,66 +325,3 @@ def _stage_store(cache: ArtifactCache, spec: ModelSpec, name: str, maps: Sequenc
     with cache.step(f"Predicting test of {spec.name} with {name}", len(test)) as progress:
         predict(detector, test, folder, metadata={"fingerprint": digest}, progress=progress)
     return folder
-
-
-def _measure_classifier(cache: ArtifactCache, spec: ModelSpec, rows: Sequence[Row]) -> dict[str, Any]:
-    """Measure corrections of one trained classifier; what is in its file is not measured again."""
-    known = cache.records(spec)
-    missing = [row for row in rows if row.key not in known]
-    if missing:
-        test, training = cache.dataset(spec, "test"), cache.dataset(spec, "train")
-        maps = {row.key: _fitted_classifier(cache, spec, row.method) for row in missing}
-        comparison = compare(
-            np.load(classifier_logits_file(cache, spec, "test")),
-            test.labels,
-            {key: fitted for key, (fitted, _) in maps.items() if key != "none"},
-            settings=CompareSettings(num_bootstrap=0),
-            counts=training.image_counts,
-        )
-        fresh = {
-            row.name: {"metrics": {name: row.values[name] for name in CLASSIFIER_METRICS if name in row.values}}
-            | ({"chosen": maps[row.name][1]} if maps[row.name][1] else {})
-            for row in comparison.rows
-            if row.name in maps
-        }
-        known = cache.add_records(spec, fresh)
-    return {row.key: known[row.key] for row in rows}
-
-
-def classifier_logits_file(cache: ArtifactCache, spec: ModelSpec, split: str) -> Path:
-    """The file of a classifier's logits on a split, with `.safetensors` statistics beside those of `train`."""
-    path = cache.run(spec) / f"logits-{split}.npy"
-    checkpoint = cache.run(spec) / "checkpoint.safetensors"
-    if not path.is_file() or path.stat().st_mtime_ns < checkpoint.stat().st_mtime_ns:
-        images = cache.dataset(spec, split)
-        with cache.step(f"Logits of {spec.name} on {split}", len(images)) as progress:
-            logits, moments = logits_and_statistics(cache.model(spec), images, progress=progress)
-        if split == "train":
-            moments.save(cache.run(spec) / "statistics.safetensors")
-        with atomic_path(path) as temporary:
-            np.save(temporary, logits)
-    return path
-
-
-def _fitted_classifier(cache: ArtifactCache, spec: ModelSpec, method: str) -> tuple[Any, str]:
-    """The map of a method for a classifier, and what was chosen on dev, if anything was."""
-    if method == "none":
-        return None, ""
-    training = cache.dataset(spec, "train")
-    if method != TAU_NORM:
-        moments = None
-        if "moments" in needs(parse(method)[0]):
-            classifier_logits_file(cache, spec, "train")
-            moments = ClassMoments.load(cache.run(spec) / "statistics.safetensors")
-        return fit(method, moments, training.image_counts), ""
-    layer = dict(cache.model(spec).cls_score.named_parameters())
-    weight, bias = (layer[name].detach().cpu().numpy() for name in ("weight", "bias"))
-    rows = np.load(classifier_logits_file(cache, spec, "dev")).astype(np.float64)
-    labels = cache.dataset(spec, "dev").labels
-    best: tuple[float, str, Any] = (-1.0, "", None)
-    for step in range(21):
-        name = f"tau-norm:tau={step / 20:g}"
-        affine = fit(name, weight=weight, bias=bias, background=None, activation="softmax")
-        accuracy = float((affine(rows).argmax(axis=1) == labels).mean())
-        best = max(best, (accuracy, name, affine), key=lambda choice: choice[0])
-    return best[2], best[1]

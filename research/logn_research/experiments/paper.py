@@ -11,8 +11,6 @@ DATA = "LVIS v1"
 FRAMEWORKS = {"mask-rcnn-r50": "Mask-R50", "mask-rcnn-r101": "Mask-R101", "cascade-r101": "Cascade-R101"}
 #: The detector of the paper's ablations, with RFS.
 MAIN_FRAMEWORK = "Mask-R101"
-#: Of its table of classifiers.
-CLASSIFIER_DATA, CLASSIFIER_MODEL = "ImageNet-LT", "ResNeXt-50"
 
 
 @dataclass(frozen=True)
@@ -145,25 +143,6 @@ ERRORS = {
     "none": {"Cls": 24.17, "FP": 10.52, "FN": 28.10},
     "std": {"Cls": 17.10},
     "margin": {"Cls": 22.05, "FP": 10.30, "FN": 26.21},
-}
-
-#: ImageNet-LT: accuracy of many-, medium- and few-shot classes and of all.
-IMAGENET_LT = {
-    "Softmax": (65.9, 37.5, 7.7, 44.4),
-    "Focal loss": (64.5, 36.3, 7.8, 43.3),
-    "cRT": (61.8, 46.2, 27.4, 49.6),
-    "tau-norm": (59.1, 46.9, 30.7, 49.4),
-    "LWS": (60.2, 47.2, 30.3, 49.9),
-    "EQL": (61.7, 42.5, 13.8, 46.0),
-    "B-Softmax": (62.2, 48.8, 29.8, 51.4),
-    "Seesaw": (67.1, 45.2, 21.4, 50.4),
-    "LogA": (63.4, 47.9, 31.5, 51.6),
-    "LogN": (59.1, 50.3, 35.0, 51.6),
-}
-IMAGENET_LT_COMPONENTS = {
-    "mean": (65.8, 45.0, 22.8, 50.0),
-    "std": (63.0, 48.4, 25.9, 50.9),
-    "mean and std": IMAGENET_LT["LogN"],
 }
 
 

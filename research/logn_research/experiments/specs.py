@@ -1,4 +1,4 @@
-"""ModelSpec: one trained model of a table, detector or classifier, with a name that says what it is."""
+"""ModelSpec: one trained detector of a table, with a name that says what it is."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from safetensors import safe_open
 
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
-from logn_research.datasets.glyphs.classes import generate_glyph_classes
 from logn_research.datasets.glyphs.scenes import generate_glyph_scenes
-from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
-from logn_research.datasets.labelled_images import open_images
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import PAPER_THRESHOLD
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.checkpoint import FILE_NAME as CHECKPOINT
-from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig, TrainingConfig
+from logn_research.training.recipes import DETECTOR_RECIPES, DetectorTrainingConfig
 from logn_research.training.settings import PAPER_MODELS
 
 # A step of the work: given its name and the amount of work, a context that yields the function to report progress.
@@ -64,27 +62,25 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Problem:
-    """What the models of a table learn, and how long.
+    """What the detectors of a table learn, and how long.
 
     Args:
         name: Of the data: in names of folders and in tables.
-        glyphs: What is drawn, with the seed of each model: scenes for detectors, classes for classifiers. None where
-            the data is read.
-        train: Data that is read: annotations of boxes, or images with one class each as `open_images` takes them.
-        test: Annotations of the test images, for detectors.
+        glyphs: What is drawn, with the seed of each model. None where the data is read.
+        train: Annotations that are read.
+        test: Annotations of the test images.
         images: Folder that the image paths start from.
         weights: Of the backbone.
         model: As `logn train --model` takes it.
-        iterations: Of a whole training of a detector; a second stage has a quarter of them. None for `epochs`.
-        epochs: Of a whole training; None for the preset's. A second stage of a detector has the share of its `Stage`.
-        stage_epochs: Of a second stage of a classifier; None for the preset's.
+        iterations: Of a whole training; a second stage has a quarter of them. None for `epochs`.
+        epochs: Of a whole training; None for the preset's. A second stage has the share of its `Stage`.
         eql: Loss of EQL, with a threshold that fits the data.
         device: Where models are trained and run: `auto`, `cpu` or `cuda`.
         precision: Of the training, as `logn train` takes it.
     """
 
     name: str
-    glyphs: GlyphSettings | GlyphClassSettings | None = None
+    glyphs: GlyphSettings | None = None
     train: Path | None = None
     test: Path | None = None
     images: Path | None = None
@@ -92,7 +88,6 @@ class Problem:
     model: str = "small"
     iterations: int | None = None
     epochs: float | None = None
-    stage_epochs: float | None = None
     eql: str = "eql"
     device: str = "auto"
     precision: str = "auto"
@@ -103,22 +98,14 @@ class Problem:
         if self.iterations is not None and self.iterations < 4:
             raise InputError(f"Expected `iterations` to be at least 4, but got {self.iterations}.")
 
-    @property
-    def is_detection(self) -> bool:
-        """Whether detectors are trained, and not classifiers."""
-        return isinstance(self.glyphs, GlyphSettings) or self.test is not None
-
 
 # EQL spares classes below a share of the images: 0.0011 on LVIS v1, where 815 of 1,203 classes (68 %) are below it. On
-# 2,400 glyph scenes hardly any class would be, so here it is the share that 68 of the 100 classes are below. Likewise
-# 4.3e-4 of ImageNet-LT's 115,846 images are 50 images, and so is 0.005 of the glyph classes' 9,871.
+# 2,400 glyph scenes hardly any class would be, so here it is the share that 68 of the 100 classes are below.
 SCENES = Problem("families", GlyphSettings(), iterations=ITERATIONS, eql="eql:threshold=0.024")
-CLASSES = Problem("glyph classes", GlyphClassSettings(), eql="eql-softmax:threshold=0.005")
 #: In minutes: does everything run? Too short to learn rare classes.
 QUICK_SCENES = replace(
     SCENES, name="quick", glyphs=GlyphSettings(classes=40, train=600, dev=1, test=160), iterations=250
 )
-QUICK_CLASSES = replace(CLASSES, glyphs=GlyphClassSettings(20, 120, 3, dev=5, test=10), epochs=3, stage_epochs=2)
 
 
 @dataclass(frozen=True)
@@ -138,8 +125,6 @@ class ModelSpec:
         'families-cosine20-rfs-ce-s1'
         >>> ModelSpec(SCENES, "linear", "rfs", stage="bags").name
         'families-linear-rfs-ce+bags-i200-s0'
-        >>> ModelSpec(CLASSES, "cosine", loss="seesaw", seed=2).name, ModelSpec(CLASSES, stage="crt").name
-        ('cosine-seesaw-s2', 'linear-ce+crt-s0')
     """
 
     problem: Problem = field(default_factory=lambda: SCENES)
@@ -166,8 +151,6 @@ class ModelSpec:
         problem = self.problem
         loss = "ce" if self.loss == DEFAULT_LOSS else re_folder(self.loss)
         stage = f"+{self.stage}" if self.stage else ""
-        if not problem.is_detection:
-            return f"{self.classifier}-{loss}{stage}-s{self.seed}"
         head = self.classifier if self.classifier == "linear" else f"{self.classifier}20"
         if problem.model != "small":
             head = problem.model if self.classifier == "linear" else f"{problem.model}-{head}"
@@ -198,43 +181,33 @@ class ModelSpec:
             return None
         if not self.stage:
             return problem.epochs
-        if not problem.is_detection:
-            return problem.stage_epochs
-        recipes = DetectorTrainingConfig.recipes
-        return (problem.epochs or recipes.get(problem.model, recipes["paper"]).epochs) * STAGES[self.stage].share
+        recipe = DETECTOR_RECIPES.get(problem.model, DETECTOR_RECIPES["paper"])
+        return (problem.epochs or recipe.epochs) * STAGES[self.stage].share
 
     def data_folder(self, root: Path) -> Path:
         """Where the data is, given the folder of the cache."""
         if self.problem.train is not None:
             return self.problem.train
-        return (
-            root
-            / "data"
-            / (f"{self.problem.name}-s{self.seed}" if self.problem.is_detection else f"classes-s{self.seed}")
-        )
+        return root / "data" / f"{self.problem.name}-s{self.seed}"
 
     def draw(self, folder: Path, *, workers: int, step: Step) -> None:
         """Draw the data, if it is drawn and not there yet; a drawing of other settings is refused."""
         glyphs = self.problem.glyphs
-        if glyphs is None or (folder / "test.json").exists() or (folder / "classes.json").exists():
+        if glyphs is None or (folder / "test.json").exists():
             return
-        settings: Any = replace(glyphs, seed=self.seed)
-        generate: Any = generate_glyph_scenes if self.problem.is_detection else generate_glyph_classes
-        images = settings.train + settings.dev + settings.test if self.problem.is_detection else settings.images
-        with step(f"Drawing {folder.name}", images) as progress:
-            generate(folder, settings, workers=workers, progress=progress)
+        settings = replace(glyphs, seed=self.seed)
+        with step(f"Drawing {folder.name}", settings.train + settings.dev + settings.test) as progress:
+            generate_glyph_scenes(folder, settings, workers=workers, progress=progress)
 
-    def dataset(self, folder: Path, split: str) -> Any:
-        """A split of the data: a `SampleDataset`, or `LabelledImages`."""
+    def dataset(self, folder: Path, split: str) -> SampleDataset:
+        """A split of the data."""
         problem = self.problem
-        if not problem.is_detection:
-            return open_images(folder, split, root=problem.images)
         files = {"train": problem.train, "test": problem.test} if problem.train else {}
         if problem.train and split not in files:
             raise InputError(f"Your own data has the splits train and test, not `{split}`.")
         return SampleDataset(files.get(split) or folder / f"{split}.json", problem.images)
 
-    def training_config(self, data: Path, run: Path, start: Path | None) -> TrainingConfig:
+    def training_config(self, data: Path, run: Path, start: Path | None) -> DetectorTrainingConfig:
         """The training of the model.
 
         Example:
@@ -259,8 +232,6 @@ class ModelSpec:
             "only": stage.only if stage else None,
             "precision": problem.precision,
         }
-        if not problem.is_detection:
-            return ClassifierTrainingConfig(data, run, **values)
         repeats_glyphs = problem.train is None and sampler.startswith("repeat")
         # LOCE's second stage drops after 3 and 5 of its 6 epochs; the others keep the preset's share.
         drops = self.stage.startswith("loce") and self.epochs is not None and problem.model in PAPER_MODELS
@@ -273,7 +244,7 @@ class ModelSpec:
             **values,
         )
 
-    def is_trained(self, config: TrainingConfig) -> bool:
+    def is_trained(self, config: DetectorTrainingConfig) -> bool:
         """Whether the run is there, went to its end, and was of these settings."""
         path = Path(config.output) / CHECKPOINT
         if not path.is_file():

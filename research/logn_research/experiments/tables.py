@@ -1,4 +1,4 @@
-"""The rows of the paper's tables: each a trained model, and what is done to its logits."""
+"""The rows of the paper's tables: each a trained detector, and what is done to its logits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 from logn_research.experiments.paper import (
     COMPONENTS,
     FRAMEWORKS,
-    IMAGENET_LT,
-    IMAGENET_LT_COMPONENTS,
     MAIN_FRAMEWORK,
     MARGINS,
     TABLE1,
@@ -20,8 +18,6 @@ from logn_research.experiments.specs import ModelSpec, Problem
 
 #: Statistics of each class's own proposals, or of those that are also recognised.
 POSITIVES, RECOGNISED = "positives", "recognised positives"
-#: The tau of tau-norm is the best on dev in steps of 0.05, as its authors choose it.
-TAU_NORM = "tau-norm"
 
 
 @dataclass(frozen=True)
@@ -30,11 +26,10 @@ class Row:
 
     Args:
         label: Name of the row.
-        model: The model.
+        model: The detector.
         method: What is done to its logits, such as `logn:margin=0`; `none` for nothing.
         statistics: Empty for all proposals, or `POSITIVES` or `RECOGNISED`.
         paper: The paper's numbers.
-        baseline: Of a classifier: the row of the same section that it is compared with.
     """
 
     label: str
@@ -42,7 +37,6 @@ class Row:
     method: str = "none"
     statistics: str = ""
     paper: Mapping[str, Any] | None = None
-    baseline: str = "Softmax"
 
     @property
     def key(self) -> str:
@@ -184,58 +178,6 @@ def online(problem: Problem, seed: int) -> Sections:
     return sections
 
 
-def imagenet_lt(problem: Problem, seed: int) -> Sections:
-    """The paper's ImageNet-LT table, its components, and what the class layer and the correction do each.
-
-    Example:
-        >>> from logn_research.experiments.specs import CLASSES
-        >>> rows = [row for section in imagenet_lt(CLASSES, 0).values() for row in section]
-        >>> len(rows), len({row.model.name for row in rows})
-        (22, 8)
-    """
-    softmax = ModelSpec(problem, seed=seed)
-    cosine = replace(softmax, classifier="cosine")
-    main = [
-        Row("Softmax", softmax),
-        Row("Focal loss", replace(softmax, loss="focal-softmax")),
-        Row("cRT", replace(softmax, stage="crt")),
-        Row("tau-norm", softmax, TAU_NORM),
-        Row("LWS", replace(softmax, stage="lws")),
-        Row("EQL", replace(softmax, loss=problem.eql)),
-        Row("B-Softmax", replace(softmax, loss="balanced-softmax")),
-        Row("Seesaw", replace(cosine, loss="seesaw")),
-        Row("LogA", cosine, "loga"),
-        Row("LogN", cosine, "logn"),
-    ]
-    plain = "Normalised classifier"
-    parts = [
-        Row(plain, cosine, baseline=plain),
-        Row("mean", cosine, "logn:use_std=false", baseline=plain),
-        Row("std", cosine, "logn:strength=0", baseline=plain),
-        Row("mean and std", cosine, "logn", baseline=plain),
-    ]
-    more = [
-        Row("Softmax", softmax),
-        Row("LogA, linear classifier", softmax, "loga"),
-        Row("LogN, linear classifier", softmax, "logn"),
-        Row("mean, linear classifier", softmax, "logn:use_std=false"),
-        Row("std, linear classifier", softmax, "logn:strength=0"),
-        Row(plain, cosine),
-        Row("LogA, normalised classifier", cosine, "loga", baseline=plain),
-        Row("LogN, normalised classifier", cosine, "logn", baseline=plain),
-    ]
-    return {
-        "ImageNet-LT's rows": [replace(row, paper=_accuracy(IMAGENET_LT, row.label)) for row in main],
-        "Components of LogN": [replace(row, paper=_accuracy(IMAGENET_LT_COMPONENTS, row.label)) for row in parts],
-        "What the classifier and the correction do each": more,
-    }
-
-
-def _accuracy(paper: Mapping[str, tuple[float, ...]], label: str) -> Mapping[str, float] | None:
-    names = ("many", "medium", "few", "overall")
-    return dict(zip(names, paper[label], strict=True)) if label in paper else None
-
-
 @dataclass(frozen=True)
 class Table:
     """A table of the bench.
@@ -280,5 +222,4 @@ TABLES = {
         "Table 3 of the paper, with the baseline of its table 2 (Mask-R101, RFS, normalised classifier)",
     ),
     "online": Table("LogN during training or after it (the paper's figure on online LogN).", online),
-    "imagenet-lt": Table("Every row of the paper's ImageNet-LT table and of its components.", imagenet_lt),
 }

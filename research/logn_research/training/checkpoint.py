@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from logn.base.files import read_safetensors, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn_research.losses.loss_factory import layout_of
-from logn_research.training.settings import ModelSettings
+from logn_research.training.settings import DetectorSettings
 
 FORMAT, SCHEMA = "logn-checkpoint", 2
 FILE_NAME = "checkpoint.safetensors"
@@ -30,18 +30,16 @@ PARTS = {
     "heads": (CLASSIFIER, "bbox_pred.", "rpn.", "mask_head.", "mask_predictor."),
 }
 
-Settings = TypeVar("Settings", bound=ModelSettings)
-
 
 @dataclass(frozen=True)
-class Checkpoint(Generic[Settings]):
+class Checkpoint:
     """The content of a checkpoint file.
 
     The random state needs no place in it: every iteration draws from a generator that is seeded by the run's seed
     and the iteration's number.
 
     Args:
-        settings: Of the detector or classifier.
+        settings: Of the detector.
         iteration: How many iterations were done.
         model: Weights and running statistics.
         momentum: State of the optimizer, per weight.
@@ -50,7 +48,7 @@ class Checkpoint(Generic[Settings]):
         extra: What else there is to know, such as the state of the gradient scaler.
     """
 
-    settings: Settings
+    settings: DetectorSettings
     iteration: int
     model: Mapping[str, Tensor]
     momentum: Mapping[str, Tensor] = field(default_factory=dict)
@@ -64,7 +62,7 @@ class Checkpoint(Generic[Settings]):
         tensors |= {MOMENTUM + name: tensor for name, tensor in self.momentum.items()}
         values = {
             "iteration": self.iteration,
-            self.settings.kind: self.settings.as_dict(),
+            "detector": self.settings.as_dict(),
             "run": dict(self.run),
             "class_names": self.class_names,
             "extra": dict(self.extra),
@@ -81,7 +79,7 @@ class Checkpoint(Generic[Settings]):
         weights = {name: tensor.reshape(own[name].shape) for name, tensor in self.model.items() if name in own}
         missing = sorted(set(own) - set(weights))
         if missing:
-            raise InputError(f"The checkpoint lacks {missing[0]}, a weight of the {self.settings.kind}.")
+            raise InputError(f"The checkpoint lacks {missing[0]}, a weight of the detector.")
         model.load_state_dict(weights)
 
     def restore_momentum(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -93,35 +91,31 @@ class Checkpoint(Generic[Settings]):
                 optimizer.state[weight]["momentum_buffer"] = buffer
 
 
-def read_checkpoint(
-    path: str | os.PathLike[str], settings: type[Settings], *, num_classes: int | None = None
-) -> Checkpoint[Settings]:
+def read_checkpoint(path: str | os.PathLike[str], *, num_classes: int | None = None) -> Checkpoint:
     """Read a checkpoint file, or the file `checkpoint.safetensors` of a folder.
 
     Args:
         path: The file or the folder.
-        settings: What kind of model it must hold; a file of another kind is refused.
-        num_classes: How many classes the data has that the model is for; another number is refused.
+        num_classes: How many classes the data has that the detector is for; another number is refused.
     """
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise InputError(f"`{path}` is not a run: it has no `{FILE_NAME}`, which `logn train` writes.")
     arrays, metadata = read_safetensors(file, expected_format=FORMAT, schema=SCHEMA)
-    kind = settings.kind
-    if kind not in metadata:
-        raise InputError(f"`{path}` does not hold a {kind}.")
-    names = (kind, "iteration", "run", "class_names", "extra")
+    if "detector" not in metadata:
+        raise InputError(f"`{path}` does not hold a detector.")
+    names = ("detector", "iteration", "run", "class_names", "extra")
     try:
         values = {name: parse_json(metadata[name]) for name in names}
-        stored = settings.from_dict(values[kind])
+        stored = DetectorSettings.from_dict(values["detector"])
         class_names = None if values["class_names"] is None else tuple(values["class_names"])
         run, extra, iteration = dict(values["run"]), dict(values["extra"]), values["iteration"]
         if not isinstance(iteration, int):
             raise TypeError(f"`iteration` is {iteration!r}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"`{file}` does not hold a whole {kind}: {error}.") from error
+        raise InputError(f"`{file}` does not hold a whole detector: {error}.") from error
     if num_classes is not None and num_classes != stored.num_classes:
-        raise InputError(f"`{path}` holds a {kind} for {stored.num_classes} classes, but the data has {num_classes}.")
+        raise InputError(f"`{path}` holds a detector for {stored.num_classes} classes, but the data has {num_classes}.")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     model, momentum = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -145,31 +139,28 @@ def check_part(only: str | None, *, started: bool) -> None:
         raise InputError(f"To train only the {only}, pass the trained run to begin with: `start`.")
 
 
-def start_from(model: nn.Module, path: str | Path, *, only: str | None = None, background: int | None = 0) -> None:
+def start_from(model: nn.Module, path: str | Path, *, only: str | None = None) -> None:
     """Begin with the weights of another run, and freeze all but the part that is to be trained.
 
     The classifier starts from random weights where it is asked for, and where the loss of that run wants other logits.
 
     Args:
-        model: The detector or image classifier, in training mode.
+        model: The detector, in training mode.
         path: Folder of the other run, or its checkpoint file.
         only: One of `PARTS`; None trains everything.
-        background: Where the background is among the labels: None for image classifiers.
     """
     wanted: Any = model.settings
-    checkpoint = read_checkpoint(path, type(wanted))
+    checkpoint = read_checkpoint(path)
     before = checkpoint.settings
     for name in ("model", "num_classes", "classifier", "mask_classifier", "pretrained"):
-        ours, theirs = getattr(wanted, name, None), getattr(before, name, None)
+        ours, theirs = getattr(wanted, name), getattr(before, name)
         if ours == "scaled":
             ours = "linear"  # the weights that the scales are for
         if ours != theirs:
             raise InputError(
                 f"`{path}` has the `{name}` {theirs!r}, but this run has {ours!r}: start from one of the same kind."
             )
-    layouts = [
-        layout_of(settings.loss, wanted.num_classes, background=background).layout for settings in (wanted, before)
-    ]
+    layouts = [layout_of(settings.loss, wanted.num_classes, background=0).layout for settings in (wanted, before)]
     renew = only == "new-classifier" or layouts[0] != layouts[1]
     own = model.state_dict()
     weights = {

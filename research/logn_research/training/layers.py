@@ -14,7 +14,6 @@ class ScaledLinear(nn.Module):
 
     Args:
         linear: The trained classifier; its weights are shared, and frozen.
-        scale_bias: Scale the bias too, `s (w x + b)`, as for image classifiers; False is `s w x + b`, as in detectors.
 
     Example:
         >>> layer = ScaledLinear(nn.Linear(4, 3))
@@ -25,29 +24,17 @@ class ScaledLinear(nn.Module):
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear, *, scale_bias: bool = True) -> None:
+    def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.in_features, self.out_features, self.scale_bias = linear.in_features, linear.out_features, scale_bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
         # The names are those of the layer itself, so that its weights load and a correction folds into them.
         self.weight, self.bias = linear.requires_grad_(False).weight, linear.bias
         self.scale = nn.Parameter(torch.ones_like(linear.weight[:, 0]))
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits `(N, out_features)`."""
-        if self.scale_bias:
-            return functional.linear(features, self.weight, self.bias) * self.scale
         logits = functional.linear(features, self.weight) * self.scale
         return logits if self.bias is None else logits + self.bias
-
-    @torch.no_grad()
-    def merged(self) -> nn.Linear:
-        """The ordinary layer that gives the same logits."""
-        layer = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
-        layer = layer.to_empty(device=self.weight.device).to(self.weight.dtype)
-        layer.weight.copy_(self.weight * self.scale[:, None])
-        if self.bias is not None:
-            layer.bias.copy_(self.bias * self.scale if self.scale_bias else self.bias)
-        return layer
 
 
 CLASSIFIERS = ("linear", "cosine", "scaled")
@@ -141,9 +128,7 @@ class NormedConv2d(nn.Module):
         return functional.conv2d(unit, weight) * self.temperature[:, None, None] + self.bias[:, None, None]
 
 
-def class_layer(
-    kind: str, in_features: int, columns: int, *, temperature: float, scale_bias: bool = False
-) -> nn.Module:
+def class_layer(kind: str, in_features: int, columns: int, *, temperature: float) -> nn.Module:
     """Make the layer whose output are the class logits: `linear`, `cosine` or `scaled` (frozen but for a scale).
 
     Args:
@@ -151,7 +136,6 @@ def class_layer(
         in_features: Length of a feature vector.
         columns: How many logits come out.
         temperature: Of the cosine classifier.
-        scale_bias: Whether the scales of the scaled classifier are the bias's too, as for image classifiers.
 
     Example:
         >>> class_layer("cosine", 4, 3, temperature=20.0)
@@ -161,7 +145,7 @@ def class_layer(
         layer = nn.Linear(in_features, columns)
         nn.init.normal_(layer.weight, std=0.01)
         nn.init.zeros_(layer.bias)
-        return layer if kind == "linear" else ScaledLinear(layer, scale_bias=scale_bias)
+        return layer if kind == "linear" else ScaledLinear(layer)
     if kind == "cosine":
         return NormedLinear(in_features, columns, temperature=temperature)
     raise InputError(f"Expected `classifier` to be one of {CLASSIFIERS}, but got {kind!r}.")

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from logn.errors import InputError
-from logn_research.datasets.labelled_images import LabelledImages, open_images
 from logn_research.datasets.samplers import PAPER_THRESHOLD, SAMPLERS
 from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.augmentation import PAPER_TRAIN, SMALL_TRAIN, Augmentation
-from logn_research.training.batches import ImageAugmentation
 from logn_research.training.checkpoint import check_part
-from logn_research.training.settings import ClassifierSettings, DetectorSettings
+from logn_research.training.settings import DetectorSettings
 
 PRECISIONS = ("auto", "full", "mixed")
-_PATHS = ("data", "output", "images", "class_names", "weights", "start", "checkpoint_every")
+_PATHS = ("data", "output", "images", "weights", "start", "checkpoint_every")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a model is trained; the learning rate is the one for a batch of `batch` images and scales with the batch.
+    """How a detector is trained; the learning rate is the one for a batch of `batch` images and scales with the batch.
 
     Args:
         learning_rate: Highest learning rate, for `batch` images in all processes together.
@@ -39,13 +36,10 @@ class Recipe:
         weight_decay: Of stochastic gradient descent.
         gradient_norm: Longest allowed gradient; None for any.
         checkpoint_every: Iterations from one checkpoint to the next.
-        image_size: Of a classifier: side of the square that the network sees.
-        resize: Of a classifier: shorter side of a test image before that square is cut out of its middle.
-        part_epochs: Epochs where only a part of a trained classifier is trained, by the name of the part.
     """
 
     learning_rate: float
-    augmentation: Any
+    augmentation: Augmentation
     decay: Literal["step", "cosine"] = "cosine"
     batch: int = 16
     epochs: float = 24.0
@@ -56,9 +50,6 @@ class Recipe:
     weight_decay: float = 1e-4
     gradient_norm: float | None = None
     checkpoint_every: int = 1000
-    image_size: int = 0
-    resize: int = 0
-    part_epochs: Mapping[str, float] = field(default_factory=dict)
 
 
 #: `paper` is its 2x schedule; `small` takes minutes on a CPU, for images of about 128 pixels.
@@ -71,34 +62,6 @@ DETECTOR_RECIPES = {
         warmup=100,
         gradient_norm=10.0,
         checkpoint_every=100,
-    ),
-}
-_PART_EPOCHS = {"classifier": 10.0, "new-classifier": 10.0, "scales": 5.0}
-#: SGD with momentum 0.9 and weight decay 5e-4 for 90 epochs is the paper's. It does not state the rest, which is that
-#: of the decoupled classifiers it compares with (Kang et al., ICLR 2020), whose 0.2 for 512 images is 0.1 for 256.
-#: `small` takes a minute on one core, for 10,000 images of 32 pixels. No flip: a mirrored glyph may be another class.
-CLASSIFIER_RECIPES = {
-    "paper": Recipe(
-        learning_rate=0.1,
-        batch=256,
-        epochs=90,
-        warmup=0,
-        weight_decay=5e-4,
-        augmentation=ImageAugmentation(least_area=0.08, flip=0.5, colour=0.4),
-        image_size=224,
-        resize=256,
-        part_epochs=_PART_EPOCHS,
-    ),
-    "small": Recipe(
-        learning_rate=0.2,
-        batch=128,
-        epochs=24,
-        warmup=100,
-        weight_decay=5e-4,
-        augmentation=ImageAugmentation(shift=3, colour=0.2),
-        image_size=32,
-        resize=32,
-        part_epochs=_PART_EPOCHS,
     ),
 }
 
@@ -139,41 +102,45 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """Which model to train, on what, for how long, and where to put it; each kind of model adds its own arguments.
+class DetectorTrainingConfig:
+    """Which detector to train, on what, for how long, and where to put it.
 
     Args:
-        data: What to train on.
+        data: LVIS or COCO annotation file, or a folder that holds `train.json`.
         output: Folder of the run: `checkpoint.safetensors`, `log.jsonl`, `model.py`.
-        images: Folder that the image paths start from; by default that of the annotations or the list.
-        model: Name of the model.
+        images: Folder that the image paths start from; by default that of the annotations.
+        model: `small`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
         classifier: `linear` or `cosine`.
         temperature: Of the cosine classifier.
         preset: Name of the recipe; None takes the one that fits the model.
-        sampler: Which images are shown how often.
+        sampler: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
         iterations: Length of the run, instead of the preset's.
         epochs: Length of the run in epochs, instead of the preset's.
         milestones: Epochs of this run after which the learning rate drops to a tenth, instead of the preset's.
         batch: Images per iteration, all processes together.
         learning_rate: For this batch; by default the preset's, scaled with the batch.
         seed: Of weights, order, augmentation and all else that is random.
-        weights: Local file with the weights of the backbone.
+        weights: Local file with the weights of the ResNet, for the paper's detectors.
         image_size: Size of the images, instead of the model's or the preset's.
         checkpoint_every: Iterations between checkpoints, instead of the preset's.
         loss: Name of the loss, with options: `seesaw`, `eql:threshold=0.005`.
         start: Folder of a run, or checkpoint file, of the same model: its weights are the first ones.
         only: Train a part of the model at `start` and freeze the rest: `classifier`, `new-classifier` (from random
-            weights; cRT), `scales` (one per class, of a linear classifier; LWS) or, of a detector, `heads`.
+            weights; cRT), `scales` (one per class, of a linear classifier; LWS) or `heads`.
         precision: `full` (float32), `mixed` (half precision where it is safe: float16 on CUDA, bfloat16 on a CPU) or
             `auto`: mixed on CUDA, full on a CPU.
+        repeat_threshold: Share of the images below which the repeat-factor samplers repeat a class. The paper's 0.001
+            fits the 100,000 images of LVIS; on 2,400 glyph scenes 0.04 repeats as much.
+        feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
+            LOCE, for `loss="loce"`. With `start`, a pass over the training images fills the memory first.
+        mask_classifier: Last layer of the paper's detectors' masks, `linear` or `cosine`; by default as `classifier`.
+        batch_norm: Of the ResNet of the paper's detectors with `weights`: `affine` (the default) trains its scale and
+            shift, as MMDetection does, `frozen` does not.
 
-    Attributes:
-        samplers: Names that `sampler` may have.
-        recipes: Presets by name.
+    Example:
+        >>> DetectorTrainingConfig("data", "runs/a", model="cascade-r101").recipe.milestones
+        (16, 22)
     """
-
-    samplers: ClassVar[tuple[str, ...]]
-    recipes: ClassVar[Mapping[str, Recipe]]
 
     data: str | Path
     output: str | Path
@@ -196,14 +163,18 @@ class TrainingConfig:
     start: str | Path | None = None
     only: str | None = None
     precision: str = "auto"
+    repeat_threshold: float = PAPER_THRESHOLD
+    feature_memory: bool = False
+    mask_classifier: str | None = None
+    batch_norm: str | None = None
 
     def __post_init__(self) -> None:
         heads = ("linear",) if self.only == "scales" else ("linear", "cosine")
         choices = {
-            "sampler": self.samplers,
+            "sampler": SAMPLERS,
             "precision": PRECISIONS,
             "classifier": heads,
-            "preset": tuple(self.recipes),
+            "preset": tuple(DETECTOR_RECIPES),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in (*allowed, *((None,) if name == "preset" else ())):
@@ -211,13 +182,15 @@ class TrainingConfig:
         self.settings(1)  # refuses unknown models and losses now, not after the data is read
         check_part(self.only, started=self.start is not None)
         for name in ("iterations", "epochs", "batch", "learning_rate", "checkpoint_every", "repeat_threshold"):
-            value = getattr(self, name, None)
+            value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"Expected `{name}` to be above 0, but got {value}.")
         if self.seed < 0:
             raise InputError(f"Expected `seed` to be 0 or more, but got {self.seed}.")
         if self.iterations is not None and self.epochs is not None:
             raise InputError("Expected one of `iterations` and `epochs`, but got both.")
+        if self.feature_memory and parse_loss(self.loss)[0] != "loce":
+            raise InputError(f"Expected `feature_memory` to be used with the loss `loce`, but got `{self.loss}`.")
         self._check_milestones()
 
     def _check_milestones(self) -> None:
@@ -232,13 +205,12 @@ class TrainingConfig:
     @property
     def preset_name(self) -> str:
         """The preset that was asked for, or the one that fits the model."""
-        return self.preset or (self.model if self.model in self.recipes else "paper")
+        return self.preset or (self.model if self.model in DETECTOR_RECIPES else "paper")
 
     @property
     def recipe(self) -> Recipe:
-        """The preset, with the length of a training of a part where only that is trained."""
-        recipe = self.recipes[self.preset_name]
-        return replace(recipe, epochs=recipe.part_epochs.get(self.only or "", recipe.epochs))
+        """The preset."""
+        return DETECTOR_RECIPES[self.preset_name]
 
     @property
     def images_per_iteration(self) -> int:
@@ -250,9 +222,33 @@ class TrainingConfig:
         """The classifier as it is built: one of which only the scales are trained is a kind of its own."""
         return "scaled" if self.only == "scales" else self.classifier
 
-    def settings(self, num_classes: int) -> Any:
-        """The settings of a model of `num_classes` classes."""
-        raise NotImplementedError
+    @property
+    def pretrained(self) -> bool:
+        """Whether the backbone has weights from elsewhere, directly or by the run at `start`."""
+        return self.weights is not None
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """What is done to the images, at the size that was asked for."""
+        augmentation = self.recipe.augmentation
+        if self.image_size is None or not augmentation.short_sides:
+            return augmentation
+        longest = round(self.image_size * augmentation.longest_side / augmentation.short_sides[-1])
+        return replace(augmentation, short_sides=(self.image_size,), longest_side=longest)
+
+    def settings(self, num_classes: int) -> DetectorSettings:
+        """The settings of a detector of `num_classes` foreground classes."""
+        return DetectorSettings(
+            self.model,
+            num_classes,
+            classifier=self.class_layer,
+            temperature=self.temperature,
+            pretrained=self.pretrained,
+            image_size=self.image_size,
+            loss=parse_loss(self.loss)[0],
+            mask_classifier=self.mask_classifier,
+            batch_norm=self.batch_norm,
+        )
 
     def mixed_precision(self, device: str) -> bool:
         """Whether the forward pass runs in half precision where that is safe, on a device of this type."""
@@ -292,124 +288,3 @@ class TrainingConfig:
         """What must be the same for a run to be the same run; paths may move, so they are not among it."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _PATHS}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-@dataclass(frozen=True)
-class DetectorTrainingConfig(TrainingConfig):
-    """The training of a detector; the other arguments are those of `TrainingConfig`.
-
-    Args:
-        data: LVIS or COCO annotation file, or a folder that holds `train.json`.
-        model: `small`, `mask-rcnn-r50`, `mask-rcnn-r101` or `cascade-r101`.
-        sampler: `random`, `repeat-factor-ceil`, `repeat-factor-stochastic` or `class-balanced`.
-        repeat_threshold: Share of the images below which the repeat-factor samplers repeat a class. The paper's 0.001
-            fits the 100,000 images of LVIS; on 2,400 glyph scenes 0.04 repeats as much.
-        weights: Of the ResNet, for the paper's detectors.
-        mask_classifier: Last layer of the paper's detectors' masks, `linear` or `cosine`; by default as `classifier`.
-        batch_norm: Of the ResNet of the paper's detectors with `weights`: `affine` (the default) trains its scale and
-            shift, as MMDetection does, `frozen` does not.
-        feature_memory: Add regions of earlier iterations to each batch, those of weak classes first: the other half of
-            LOCE, for `loss="loce"`. With `start`, a pass over the training images fills the memory first.
-
-    Example:
-        >>> DetectorTrainingConfig("data", "runs/a", model="cascade-r101").recipe.milestones
-        (16, 22)
-    """
-
-    samplers = SAMPLERS
-    recipes = DETECTOR_RECIPES
-
-    repeat_threshold: float = PAPER_THRESHOLD
-    feature_memory: bool = False
-    mask_classifier: str | None = None
-    batch_norm: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.feature_memory and parse_loss(self.loss)[0] != "loce":
-            raise InputError(f"Expected `feature_memory` to be used with the loss `loce`, but got `{self.loss}`.")
-
-    @property
-    def pretrained(self) -> bool:
-        """Whether the backbone has weights from elsewhere, directly or by the run at `start`."""
-        return self.weights is not None
-
-    @property
-    def augmentation(self) -> Augmentation:
-        """What is done to the images, at the size that was asked for."""
-        augmentation: Augmentation = self.recipe.augmentation
-        if self.image_size is None or not augmentation.short_sides:
-            return augmentation
-        longest = round(self.image_size * augmentation.longest_side / augmentation.short_sides[-1])
-        return replace(augmentation, short_sides=(self.image_size,), longest_side=longest)
-
-    def settings(self, num_classes: int) -> DetectorSettings:
-        """The settings of a detector of `num_classes` foreground classes."""
-        return DetectorSettings(
-            self.model,
-            num_classes,
-            classifier=self.class_layer,
-            temperature=self.temperature,
-            pretrained=self.pretrained,
-            image_size=self.image_size,
-            loss=parse_loss(self.loss)[0],
-            mask_classifier=self.mask_classifier,
-            batch_norm=self.batch_norm,
-        )
-
-
-@dataclass(frozen=True)
-class ClassifierTrainingConfig(TrainingConfig):
-    """The training of an image classifier; the other arguments are those of `TrainingConfig`.
-
-    Args:
-        data: Labelled images, as `open_images` takes them: a folder that `logn data
-            glyph-classes` wrote, a folder of class folders, or a list file with `path label` lines.
-        class_names: File with one class name a line, for list files.
-        model: `small`, `resnet10`, `resnet50`, `resnet152` or `resnext50`.
-        sampler: `random` or `class-balanced`.
-        flip: Whether to mirror half of the training images, instead of what the preset does.
-
-    Example:
-        >>> ClassifierTrainingConfig("glyphs", "runs/a", model="resnext50").recipe.epochs
-        90
-        >>> ClassifierTrainingConfig("glyphs", "runs/b", start="runs/a", only="scales", model="resnext50").recipe.epochs
-        5.0
-    """
-
-    samplers = ("random", "class-balanced")
-    recipes = CLASSIFIER_RECIPES
-
-    class_names: str | Path | None = None
-    flip: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.only == "heads":
-            raise InputError("Expected `only` to be classifier, new-classifier or scales, but got 'heads'.")
-        super().__post_init__()
-        if self.weights is not None and self.start is not None:
-            raise InputError("Expected one of `weights` and `start`, but got both.")
-
-    @property
-    def augmentation(self) -> ImageAugmentation:
-        """What is done to training images."""
-        augmentation: ImageAugmentation = self.recipe.augmentation
-        return augmentation if self.flip is None else replace(augmentation, flip=0.5 * self.flip)
-
-    def settings(self, num_classes: int) -> ClassifierSettings:
-        """The settings of a classifier of `num_classes` classes."""
-        recipe = self.recipe
-        size = self.image_size or recipe.image_size
-        return ClassifierSettings(
-            self.model,
-            num_classes,
-            classifier=self.class_layer,
-            temperature=self.temperature,
-            image_size=size,
-            resize=round(size * recipe.resize / recipe.image_size),
-            loss=parse_loss(self.loss)[0],
-        )
-
-    def training_images(self) -> LabelledImages:
-        """The images that `data` names."""
-        return open_images(self.data, "train", root=self.images, class_names=self.class_names)

@@ -3,79 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from logn.errors import InputError
-from logn_research.losses.head_loss import HeadLayout
-from logn_research.losses.loss_factory import DEFAULT_LOSS, layout_of, parse_loss
+from logn_research.losses.loss_factory import DEFAULT_LOSS, parse_loss
 from logn_research.training.layers import CLASSIFIERS
 
 PAPER_MODELS = ("mask-rcnn-r50", "mask-rcnn-r101", "cascade-r101")
 DETECTORS = ("small", *PAPER_MODELS)
-CLASSIFIER_MODELS = ("small", "resnet10", "resnet50", "resnet152", "resnext50")
-SMALLEST_IMAGE = 16
 
 
 @dataclass(frozen=True)
-class ModelSettings:
-    """Which model, and what its class layer is like.
+class DetectorSettings:
+    """Everything that is needed to build a detector again, weights aside.
 
     Args:
-        model: One of `models`.
+        model: One of `DETECTORS`.
         num_classes: How many classes it tells apart, without a background.
         classifier: `linear`, `cosine` (normalised), or `scaled`: a linear one of which only a scale per class is
             trained (LWS).
         temperature: Of the cosine classifier.
         loss: Name of the loss it is trained with, which says what its logits mean.
-
-    Attributes:
-        kind: What it is, in a word.
-        models: Names that `model` may have.
-    """
-
-    kind: ClassVar[str]
-    models: ClassVar[tuple[str, ...]]
-
-    model: str
-    num_classes: int
-    classifier: str = "linear"
-    temperature: float = 20.0
-    _: KW_ONLY
-    loss: str = DEFAULT_LOSS
-
-    def __post_init__(self) -> None:
-        parse_loss(self.loss)
-        self._check("model", self.models)
-        self._check("classifier", CLASSIFIERS)
-        if self.num_classes < 1:
-            raise InputError(f"Expected `num_classes` to be at least 1, but got {self.num_classes}.")
-        if not self.temperature > 0:
-            raise InputError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
-
-    def _check(self, name: str, allowed: tuple[str, ...]) -> None:
-        if getattr(self, name) not in allowed:
-            raise InputError(f"Expected `{name}` to be one of {allowed}, but got {getattr(self, name)!r}.")
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for a file."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The settings from a file; names that this version does not know are an error."""
-        unknown = sorted(set(values) - {each.name for each in fields(cls)})
-        if unknown:
-            raise InputError(
-                f"The {cls.kind} is of another version of LogN: this one does not know its settings {unknown}."
-            )
-        return cls(**values)
-
-
-@dataclass(frozen=True)
-class DetectorSettings(ModelSettings):
-    """Everything that is needed to build a detector again, weights aside.
-
-    Args:
         pretrained: Whether the backbone starts from given weights. Then its first two stages and the statistics of
             its normalisation stay frozen, as in the paper; otherwise all of it is trained.
         image_size: Shorter side of a test image; None takes the model's own (800, small: 128).
@@ -91,22 +39,49 @@ class DetectorSettings(ModelSettings):
         logn.errors.InputError: Expected `classifier` to be one of ('linear', 'cosine', 'scaled'), but got 'svm'.
     """
 
-    kind = "detector"
-    models = DETECTORS
-
+    model: str
+    num_classes: int
+    classifier: str = "linear"
+    temperature: float = 20.0
+    _: KW_ONLY
+    loss: str = DEFAULT_LOSS
     pretrained: bool = False
     image_size: int | None = None
     mask_classifier: str | None = None
     batch_norm: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        parse_loss(self.loss)
+        self._check("model", DETECTORS)
+        self._check("classifier", CLASSIFIERS)
+        if self.num_classes < 1:
+            raise InputError(f"Expected `num_classes` to be at least 1, but got {self.num_classes}.")
+        if not self.temperature > 0:
+            raise InputError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
         is_paper = self.model in PAPER_MODELS
         masks = ("cosine", "linear") if self.classifier == "cosine" else ("linear", "cosine")
         self._choose("mask_classifier", masks, is_paper)
         self._choose("batch_norm", ("affine", "frozen"), is_paper and self.pretrained)
         if self.image_size is not None and self.image_size < 32:
             raise InputError(f"Expected `image_size` to be at least 32 pixels, but got {self.image_size}.")
+
+    def _check(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise InputError(f"Expected `{name}` to be one of {allowed}, but got {getattr(self, name)!r}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as plain values, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The settings from a file; names that this version does not know are an error."""
+        unknown = sorted(set(values) - {each.name for each in fields(cls)})
+        if unknown:
+            raise InputError(
+                f"The detector is of another version of LogN: this one does not know its settings {unknown}."
+            )
+        return cls(**values)
 
     def _choose(self, name: str, allowed: tuple[str, ...], has_it: bool) -> None:
         """Check what only some detectors have; None becomes the default, so that settings compare as they are."""
@@ -117,36 +92,3 @@ class DetectorSettings(ModelSettings):
             object.__setattr__(self, name, allowed[0])
         if has_it:
             self._check(name, allowed)
-
-
-@dataclass(frozen=True)
-class ClassifierSettings(ModelSettings):
-    """Which classifier, and what size of image it sees.
-
-    Args:
-        image_size: Side of the square that the network sees.
-        resize: Shorter side of a test image before that square is cut out of its middle.
-
-    Example:
-        >>> ClassifierSettings("small", num_classes=3, loss="focal").layout.activation
-        'sigmoid'
-    """
-
-    kind = "classifier"
-    models = CLASSIFIER_MODELS
-
-    image_size: int = 32
-    resize: int = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not SMALLEST_IMAGE <= self.image_size <= self.resize:
-            raise InputError(
-                f"Expected `image_size` to be from {SMALLEST_IMAGE} to {self.resize} pixels, but got {self.image_size}."
-            )
-        _ = self.layout  # refuses losses that need a background
-
-    @property
-    def layout(self) -> HeadLayout:
-        """What the class layer looks like, and how its logits are read."""
-        return layout_of(self.loss, self.num_classes, background=None).layout

@@ -1,4 +1,4 @@
-"""Training a detector or an image classifier: the same run whether it is killed and resumed or not."""
+"""Training a detector: the same run whether it is killed and resumed or not."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ import torch.distributed as dist
 
 from logn.base.files import write_text
 from logn.data.class_counts import ClassCounts
-from logn.errors import InputError, LogNWarning
-from logn_research.datasets.labelled_images import LabelledImages, require_every_class
+from logn.errors import LogNWarning
 from logn_research.datasets.sample_dataset import SampleDataset, find_annotations
 from logn_research.datasets.samplers import make_sampler
 from logn_research.losses.loss_factory import DEFAULT_LOSS, make_loss
 from logn_research.training.backbones import read_backbone_weights
-from logn_research.training.batches import ClassifierBatches, DetectorBatches, ImageStream, SampleCache
+from logn_research.training.batches import DetectorBatches, ImageStream, SampleCache
 from logn_research.training.checkpoint import read_checkpoint, start_from
-from logn_research.training.classifiers import Classifier, build_classifier
 from logn_research.training.detectors import TwoStageDetector, build_detector
 from logn_research.training.feature_memory import FeatureMemory, load_memory, remove_memories, save_memory
-from logn_research.training.layers import ScaledLinear
-from logn_research.training.recipes import ClassifierTrainingConfig, DetectorTrainingConfig, TrainingConfig
+from logn_research.training.recipes import DetectorTrainingConfig
 from logn_research.training.regions import ClassificationLoss
-from logn_research.training.settings import ClassifierSettings, DetectorSettings
 from logn_research.training.trainer import (
     Process,
     Trainer,
@@ -45,16 +41,16 @@ from logn_research.training.trainer import (
 FILLING = 1
 #: What `logn train` leaves beside the checkpoint, so that every verb of `logn` opens the run by `RUN/model.py:load`.
 MODEL_FILE = "model.py"
-_MODEL_CODE = '''"""The {kind} of this run, for the verbs of `logn`: `logn predict RUN/model.py:load ...`."""
+_MODEL_CODE = '''"""The detector of this run, for the verbs of `logn`: `logn predict RUN/model.py:load ...`."""
 
 from pathlib import Path
 
-from logn_research.training.train import load_{kind}
+from logn_research.training.train import load_detector
 
 
 def load():
-    """The {kind}, in evaluation mode."""
-    return load_{kind}(Path(__file__).parent)
+    """The detector, in evaluation mode."""
+    return load_detector(Path(__file__).parent)
 '''
 
 
@@ -65,31 +61,12 @@ def load_detector(path: str | os.PathLike[str], *, num_classes: int | None = Non
         path: Folder of the run, or its checkpoint file.
         num_classes: How many foreground classes the data has that the detector is for; another number is refused.
     """
-    checkpoint = read_checkpoint(path, DetectorSettings, num_classes=num_classes)
+    checkpoint = read_checkpoint(path, num_classes=num_classes)
     model = build_detector(checkpoint.settings)
     checkpoint.restore_weights(model)
     model.class_names = checkpoint.class_names
     model.eval()
     return model
-
-
-def load_classifier(path: str | os.PathLike[str], *, num_classes: int | None = None) -> Classifier:
-    """Build the image classifier that a run trained, in evaluation mode.
-
-    Scales that were learnt for the classes (LWS) are in the weights of its class layer, which is an ordinary one.
-
-    Args:
-        path: Folder of the run, or its checkpoint file.
-        num_classes: How many classes the data has that the classifier is for; another number is refused.
-    """
-    checkpoint = read_checkpoint(path, ClassifierSettings, num_classes=num_classes)
-    model = build_classifier(checkpoint.settings)
-    checkpoint.restore_weights(model)
-    if isinstance(model.cls_score, ScaledLinear):
-        model.cls_score = model.cls_score.merged()
-    model.class_names = checkpoint.class_names
-    model.image_counts = tuple(checkpoint.extra["image_counts"])
-    return model.eval()
 
 
 @dataclass(frozen=True)
@@ -125,38 +102,8 @@ class TrainingResult:
         return self.seconds / done if done else math.nan
 
 
-def train_detector(config: DetectorTrainingConfig, **options: Any) -> TrainingResult:
-    """Train a detector, or resume a run that was stopped.
-
-    A resumed run does what the uninterrupted one would have done, to the bit on a CPU.
-
-    Args:
-        config: What to train.
-        options: `resume` (True): continue from the checkpoint in the folder of the run; False starts over. `processes`
-            (1): how many to start; leave it 1 under torchrun. `device` (`auto`): or `cpu`, `cuda`. `workers`: processes
-            that read images ahead; by default none on a CPU, else 4. `classification_loss`: takes logits `(N, F + 1)`
-            and class columns `(N,)` with background 0; by default the one that `config` names; a module's buffers are
-            kept in the checkpoint. `progress`: whether to draw a bar on stderr; None does so on a terminal.
-    """
-    return _run(config, _train_detector, **options)
-
-
-def train_classifier(
-    config: ClassifierTrainingConfig, *, images: LabelledImages | None = None, **options: Any
-) -> TrainingResult:
-    """Train an image classifier, or resume a run that was stopped.
-
-    Args:
-        config: What to train.
-        images: The training images, in place of those that `config` names.
-        options: As `train_detector` takes them; the loss takes logits `(N, C)` and labels `(N,)`.
-    """
-    return _run(config, partial(_train_classifier, images=images), **options)
-
-
-def _run(
-    config: TrainingConfig,
-    train: Any,
+def train_detector(
+    config: DetectorTrainingConfig,
     *,
     resume: bool = True,
     processes: int = 1,
@@ -165,8 +112,22 @@ def _run(
     classification_loss: ClassificationLoss | None = None,
     progress: bool | None = None,
 ) -> TrainingResult:
+    """Train a detector, or resume a run that was stopped.
+
+    A resumed run does what the uninterrupted one would have done, to the bit on a CPU.
+
+    Args:
+        config: What to train.
+        resume: Continue from the checkpoint in the folder of the run; False starts over.
+        processes: How many to start; leave it 1 under torchrun.
+        device: `auto`, `cpu` or `cuda`.
+        workers: Processes that read images ahead; by default none on a CPU, else 4.
+        classification_loss: Takes logits `(N, F + 1)` and class columns `(N,)` with background 0; by default the one
+            that `config` names. A module's buffers are kept in the checkpoint.
+        progress: Whether to draw a bar on stderr; None does so on a terminal.
+    """
     work = partial(
-        train, config, resume=resume, workers=workers, classification_loss=classification_loss, progress=progress
+        _train, config, resume=resume, workers=workers, classification_loss=classification_loss, progress=progress
     )
     result: TrainingResult = run_distributed(work, processes=processes, device=device)
     return result
@@ -207,7 +168,7 @@ class DetectorTrainer(Trainer):
         self.save(0)
 
 
-def _train_detector(
+def _train(
     config: DetectorTrainingConfig,
     process: Process,
     *,
@@ -245,18 +206,20 @@ def _train_detector(
         if trainer.memory is not None and config.start is not None and not begun:
             count = math.ceil(epoch / config.images_per_iteration)
             trainer.fill_memory(batches, count, workers=ahead, progress=shown)
-        return _fit(trainer, batches, start, ahead, shown, dataset.num_classes, len(dataset))
-
-
-def _fit(
-    trainer: Trainer, batches: Any, start: int, workers: int, progress: bool | None, classes: int, images: int
-) -> TrainingResult:
-    seconds, processor, losses = trainer.fit(batches, start, workers=workers, progress=progress)
-    settings: Any = trainer.model.settings
-    if trainer.process.is_leader:
-        write_text(trainer.folder / MODEL_FILE, _MODEL_CODE.format(kind=settings.kind))
-    total, size = trainer.schedule.total, trainer.process.world_size
-    return TrainingResult(trainer.folder, total, start, seconds, processor, losses, classes, images, size)
+        seconds, processor, losses = trainer.fit(batches, start, workers=ahead, progress=shown)
+        if process.is_leader:
+            write_text(trainer.folder / MODEL_FILE, _MODEL_CODE)
+    return TrainingResult(
+        output=trainer.folder,
+        iterations=schedule.total,
+        resumed_from=start,
+        seconds=seconds,
+        processor_seconds=processor,
+        losses=losses,
+        num_classes=dataset.num_classes,
+        num_images=len(dataset),
+        processes=process.world_size,
+    )
 
 
 def _detector(
@@ -277,64 +240,3 @@ def _detector(
     if config.feature_memory:
         model.use_memory(FeatureMemory(dataset.num_classes))
     return model
-
-
-def _train_classifier(
-    config: ClassifierTrainingConfig,
-    process: Process,
-    *,
-    images: LabelledImages | None,
-    resume: bool,
-    workers: int | None,
-    classification_loss: ClassificationLoss | None,
-    progress: bool | None,
-) -> TrainingResult:
-    images = config.training_images() if images is None else images
-    require_every_class(images)
-    if images.num_classes < 2:
-        raise InputError(
-            f"`{images.source}` has one class only, `{images.class_names[0]}`: training needs two or more."
-        )
-    schedule = config.schedule(len(images), process.world_size)
-    model = _classifier(config, process, images, classification_loss)
-    batches = ClassifierBatches(
-        ImageStream(make_sampler(config.sampler, images), config.images_per_iteration, config.seed),
-        images,
-        config.augmentation,
-        size=model.settings.image_size,
-        resize=model.settings.resize,
-        rank=process.rank,
-        world_size=process.world_size,
-    )
-    facts = {"image_counts": images.image_counts.tolist()}
-    with output_folder(Path(config.output)), torch.random.fork_rng(devices=process.cuda_devices):
-        trainer = Trainer(config, process, schedule, model, class_names=images.class_names, facts=facts)
-        start = trainer.resume() if resume and trainer.file.is_file() else 0
-        if start:
-            check_training_images(images, read_checkpoint(trainer.file, ClassifierSettings).extra["image_counts"])
-        ahead, shown = process.readers(workers), progress if process.is_leader else False
-        return _fit(trainer, batches, start, ahead, shown, images.num_classes, len(images))
-
-
-def _classifier(
-    config: ClassifierTrainingConfig, process: Process, images: LabelledImages, loss: ClassificationLoss | None
-) -> Classifier:
-    """The classifier of `config`, ready to be trained."""
-    weights = None if config.weights is None else read_backbone_weights(config.weights)
-    model = build_classifier(config.settings(images.num_classes), seed=config.seed, weights=weights)
-    counts = ClassCounts(images.image_counts.astype(np.float64), num_images=len(images))
-    model.classification_loss = loss or make_loss(config.loss, counts, background=None)
-    model.to(process.device).train()
-    if config.start is not None:
-        start_from(model, config.start, only=config.only, background=None)
-    return model
-
-
-def check_training_images(images: LabelledImages, counts: Any) -> None:
-    """Refuse other images than those of a training, which their number per class shows."""
-    for label, (before, now) in enumerate(zip(counts, images.image_counts.tolist(), strict=True)):
-        if before != now:
-            raise InputError(
-                f"`{images.source}` is not what the run was trained on: it has {now} images of class {label} "
-                f"(`{images.class_names[label]}`), not {before}."
-            )

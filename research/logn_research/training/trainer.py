@@ -26,9 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from logn.base.files import write_text
 from logn.errors import InputError
 from logn.models.hints import choose_device
-from logn_research.training.batches import TrainingBatches
+from logn_research.training.batches import Batch, DetectorBatches
 from logn_research.training.checkpoint import FILE_NAME, Checkpoint, read_checkpoint
-from logn_research.training.recipes import Schedule, TrainingConfig
+from logn_research.training.recipes import DetectorTrainingConfig, Schedule
 
 LOG, LOG_EVERY = "log.jsonl", 10
 WAIT = timedelta(minutes=30)
@@ -239,21 +239,19 @@ class Trainer:
         model: With `settings`, in training mode, on the device of `process`; called with images and targets it gives
             its losses by name.
         class_names: Of the foreground classes.
-        facts: What else to keep in the checkpoint.
     """
 
     def __init__(
         self,
-        config: TrainingConfig,
+        config: DetectorTrainingConfig,
         process: Process,
         schedule: Schedule,
         model: nn.Module,
         *,
         class_names: tuple[str, ...],
-        facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.config, self.process, self.schedule, self.class_names = config, process, schedule, class_names
-        self.model, self.facts, self.folder = model, dict(facts or {}), Path(config.output)
+        self.model, self.folder = model, Path(config.output)
         self.file = self.folder / FILE_NAME
         recipe = config.recipe
         self.optimizer = torch.optim.SGD(
@@ -270,7 +268,7 @@ class Trainer:
     def resume(self) -> int:
         """Load the checkpoint of the folder; returns how many iterations it has done."""
         settings: Any = self.model.settings
-        checkpoint = read_checkpoint(self.file, type(settings))
+        checkpoint = read_checkpoint(self.file)
         for name, now in (settings.as_dict() | self.plan).items():
             before = (checkpoint.settings.as_dict() | dict(checkpoint.run)).get(name)
             if before != now:
@@ -301,11 +299,11 @@ class Trainer:
             },
             self.plan,
             self.class_names,
-            self.facts | ({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}),
+            {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {},
         ).save(self.file)
 
     def fit(
-        self, batches: TrainingBatches, start: int, *, workers: int, progress: bool | None
+        self, batches: DetectorBatches, start: int, *, workers: int, progress: bool | None
     ) -> tuple[float, float, dict[str, float]]:
         """Train from iteration `start` to the end; returns seconds, processor seconds and the last mean losses.
 
@@ -347,7 +345,7 @@ class Trainer:
                     self.save(done)
         return time.monotonic() - began, time.process_time() - processor_began, means
 
-    def step(self, model: nn.Module, batch: Any, iteration: int) -> dict[str, float]:
+    def step(self, model: nn.Module, batch: Batch, iteration: int) -> dict[str, float]:
         """One iteration of gradient descent; returns the losses, averaged over the processes."""
         torch.manual_seed(iteration_seed(self.config.seed, iteration, self.process.rank))
         for group in self.optimizer.param_groups:

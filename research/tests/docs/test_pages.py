@@ -12,9 +12,7 @@ import pytest
 import typer
 from logn_research.losses.loss_factory import LOSS_NAMES, parse_loss
 from logn_research.pages import ROOT
-from logn_research.training.recipes import CLASSIFIER_RECIPES
-from logn_research.training.settings import CLASSIFIER_MODELS, DETECTORS
-from PIL import Image
+from logn_research.training.settings import DETECTORS
 
 from logn.cli.main import app
 from logn.data.class_counts import ClassCounts
@@ -85,45 +83,6 @@ def test_the_page_on_scenes_draws_and_reads(tmp_path, monkeypatch, run_logn):
     few = "-o drawn --classes 6 --train 8 --dev 1 --test 1 --size 64 --workers 1"
     run_logn(first.replace("    ", ""), shorter={"-o glyphs": few})
     assert (tmp_path / "drawn").is_dir()
-
-
-def test_the_page_on_labelled_images_opens_its_sources(tmp_path, monkeypatch, run_logn):
-    monkeypatch.chdir(tmp_path)
-    for split, counts in (("train", (3, 1)), ("test", (1, 1))):
-        lines = []
-        for label, count in enumerate(counts):
-            (tmp_path / "imagenet" / split).mkdir(parents=True, exist_ok=True)
-            for number in range(count):
-                name = f"{split}/{label}-{number}.JPEG"
-                Image.new("RGB", (6, 4)).save(tmp_path / "imagenet" / name)
-                lines.append(f"{name} {label}\n")
-        (tmp_path / f"ImageNet_LT_{split}.txt").write_text("".join(lines))
-    (command,) = re.findall(r"^ +(logn data glyph-classes .+)$", text_of("classification-data"), flags=re.M)
-    run_logn(command + " --classes 4 --most 12 --fewest 3 --dev 1 --test 1 --workers 1")
-    glyphs, lists, arrays = blocks_of("classification-data", "python")
-    names = run_python(glyphs)
-    assert sorted(names["train"].image_counts) == [3, 5, 8, 12]
-    names = run_python(glyphs + lists)
-    assert (names["train"].image_counts.tolist(), len(names["test"])) == ([3, 1], 2)
-    made = "import numpy as np\npixels, labels = np.zeros((3, 8, 8, 3), np.uint8), [0, 1, 1]\n"
-    assert run_python(made + arrays)["images"].image_counts.tolist() == [1, 2]
-
-
-def test_the_page_on_training_classifiers_runs(tmp_path, monkeypatch, run_logn):
-    monkeypatch.chdir(tmp_path)
-    (code,) = blocks_of("classification-training", "python")
-    logits = run_python(code)["logits"]
-    assert logits.shape == (60, 3)
-    assert abs(logits.mean(0)).max() < 0.01
-    few = " --classes 4 --most 12 --fewest 3 --dev 2 --test 2 --workers 1"
-    for block in blocks_of("classification-training", "console"):
-        for line in block.splitlines():
-            command = line.partition("#")[0].strip()
-            more = few if "glyph-classes" in command else " --iterations 2" if "logn train" in command else ""
-            run_logn(command + more)
-    text = text_of("classification-training")
-    for name in (*CLASSIFIER_MODELS, *CLASSIFIER_RECIPES, *(set(LOSS_NAMES) - {"bags"})):
-        assert f"`{name}`" in text, name
 
 
 def test_the_page_on_training_detectors_runs(workplace, run_logn, monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from logn_research.datasets.glyphs.settings import GlyphClassSettings, GlyphSettings
+from logn_research.datasets.glyphs.settings import GlyphSettings
 from logn_research.experiments import specs
 from logn_research.experiments.tables import TABLES
 from logn_research.pages import ROOT
@@ -58,7 +58,6 @@ def paper_workplace(trained, tmp_path_factory):
     from logn_research.datasets.sample_dataset import SampleDataset
     from logn_research.experiments.detector_statistics import collect_detector_statistics
     from logn_research.training.train import load_detector
-    from PIL import Image
 
     folder = tmp_path_factory.mktemp("paper")
     shutil.copytree(trained, folder, dirs_exist_ok=True)
@@ -71,15 +70,6 @@ def paper_workplace(trained, tmp_path_factory):
         content["annotations"] = [item for item in content["annotations"] if item["image_id"] in kept]
         (folder / f"lvis_v1_{name}.json").write_text(json.dumps(content))
     (folder / "coco").symlink_to(folder / "glyphs")
-    (folder / "imagenet").mkdir()
-    for split, each in (("train", 4), ("val", 2), ("test", 2)):
-        lines = []
-        for label in range(3):
-            for number in range(each):
-                name = f"{split}-{label}-{number}.png"
-                Image.new("RGB", (40, 40), (60 * label, 9 * number, 0)).save(folder / "imagenet" / name)
-                lines.append(f"{name} {label}\n")
-        (folder / f"ImageNet_LT_{split}.txt").write_text("".join(lines))
     shutil.copytree(ROOT / "results", folder / "bench-results")
     return folder
 
@@ -88,9 +78,7 @@ def paper_workplace(trained, tmp_path_factory):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_runs_at_a_tiny_size(command, paper_workplace, monkeypatch, run_logn):
     glyphs = GlyphSettings(classes=5, train=12, dev=1, test=3, size=64)
-    classes = GlyphClassSettings(4, 12, 3, dev=2, test=2)
     monkeypatch.setattr(specs, "SCENES", replace(specs.SCENES, name="tiny", glyphs=glyphs, iterations=4))
-    monkeypatch.setattr(specs, "CLASSES", replace(specs.CLASSES, glyphs=classes, epochs=1, stage_epochs=1))
     monkeypatch.chdir(paper_workplace)
     for long, short in SHORTER.items():
         command = re.sub(long, short, command)
@@ -105,8 +93,6 @@ def test_a_command_of_the_page_runs_at_a_tiny_size(command, paper_workplace, mon
             return {title: rows[: None if title in whole else 2] for title, rows in table.sections(*given).items()}
 
         monkeypatch.setitem(TABLES, "table1", replace(table, sections=few))
-    if "ImageNet_LT" in command:
-        command += " --epochs 1 -m small"
     if command.startswith("logn train") and "--iterations" not in command:
         command += " --iterations 1"
     Path("affine.safetensors").unlink(missing_ok=True)

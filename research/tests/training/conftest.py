@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from logn_research.datasets.labelled_images import array_images
 from logn_research.training.checkpoint import read_checkpoint
-from logn_research.training.settings import DetectorSettings
 from PIL import Image
 from torch import nn
 
@@ -60,30 +58,6 @@ def make_lvis_folder():
     return write_lvis_folder
 
 
-def striped_images(counts=(24, 12, 6, 3), *, size=32, seed=0):
-    """Images of classes that differ in colour and in the direction of their stripes, as many of each as asked for."""
-    generator = np.random.default_rng(seed)
-    labels = generator.permutation(np.repeat(np.arange(len(counts)), counts))
-    colours = np.random.default_rng(7).integers(60, 256, (len(counts), 3))
-    pixels = generator.integers(0, 60, (len(labels), size, size, 3))
-    for image, label in zip(pixels, labels, strict=True):
-        lines = image if label % 2 else image.transpose(1, 0, 2)
-        lines[int(generator.integers(4)) :: 4] = colours[label]
-    return array_images(pixels.astype(np.uint8), labels, [f"class {number}" for number in range(len(counts))])
-
-
-@pytest.fixture
-def make_striped_images():
-    """The function that makes labelled images."""
-    return striped_images
-
-
-@pytest.fixture(scope="session")
-def striped():
-    """45 images of four classes."""
-    return striped_images()
-
-
 @pytest.fixture(scope="session")
 def stop_at_call():
     """Make a loss that ends the process's work in the middle of a run, as a kill does, after so many calls."""
@@ -111,8 +85,8 @@ def stop_at_call():
 def assert_same_run():
     """Check that two runs ended with the same weights and momentum, to the bit."""
 
-    def check(first, second, settings=DetectorSettings):
-        a, b = (read_checkpoint(folder, settings) for folder in (first, second))
+    def check(first, second):
+        a, b = (read_checkpoint(folder) for folder in (first, second))
         assert set(a.model) == set(b.model)
         assert set(a.momentum) == set(b.momentum) != set()
         assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from logn_research.training.checkpoint import read_checkpoint
 from logn_research.training.recipes import DetectorTrainingConfig
-from logn_research.training.settings import DetectorSettings
 from logn_research.training.train import load_detector, train_detector
 from logn_research.training.trainer import read_log
 from torch import nn
 
+from logn.base.files import read_safetensors, write_safetensors
 from logn.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,7 +41,7 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     config = config_for(lvis_folder, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         train_detector(config, device="cpu", classification_loss=stop_at_call(5), progress=False)
-    assert read_checkpoint(tmp_path, DetectorSettings).iteration == 4
+    assert read_checkpoint(tmp_path).iteration == 4
     result = train_detector(config, device="cpu", progress=False)
     assert (result.resumed_from, result.iterations) == (4, 6)
     assert_same_run(tmp_path, finished)
@@ -112,7 +112,7 @@ def test_a_detector_is_rebuilt_from_its_run(finished, lvis_folder):
     detector = load_detector(finished, num_classes=4)
     assert not detector.training
     assert detector.class_names == tuple(f"class {number}" for number in range(4))
-    weights = read_checkpoint(finished, DetectorSettings).model
+    weights = read_checkpoint(finished).model
     assert all(
         torch.equal(tensor, weights[name].reshape(tensor.shape)) for name, tensor in detector.state_dict().items()
     )
@@ -135,6 +135,18 @@ def test_a_file_that_is_no_checkpoint_gets_a_sentence(tmp_path):
         load_detector(tmp_path)
 
 
+@pytest.mark.parametrize("entry", ["detector", "class_names", "iteration", "run", "extra"])
+@pytest.mark.parametrize("text", ["{", None, "5.5"])
+def test_a_checkpoint_that_is_not_whole_is_named(finished, tmp_path, entry, text):
+    arrays, metadata = read_safetensors(
+        finished / "checkpoint.safetensors", expected_format="logn-checkpoint", schema=2
+    )
+    changed = {name: value for name, value in (metadata | {entry: text}).items() if value is not None}
+    write_safetensors(tmp_path / "checkpoint.safetensors", arrays, changed)
+    with pytest.raises(InputError, match=r"` does not hold a (whole )?detector"):
+        read_checkpoint(tmp_path)
+
+
 def nan_from(call, counter, logits, labels):
     counter.append(1)
     loss = nn.functional.cross_entropy(logits, labels)
@@ -149,7 +161,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_images_named(lvis_folder, tmp_
     message = str(caught.value)
     assert "loss_classifier was nan at iteration 3" in message
     assert "on images " in message
-    assert read_checkpoint(tmp_path, DetectorSettings).iteration == 2
+    assert read_checkpoint(tmp_path).iteration == 2
 
 
 class CountingLoss(nn.Module):
@@ -167,7 +179,7 @@ class CountingLoss(nn.Module):
 def test_the_state_of_a_loss_is_kept_in_the_checkpoint_and_not_in_the_detector(lvis_folder, tmp_path):
     config = config_for(lvis_folder, tmp_path, iterations=2)
     train_detector(config, device="cpu", classification_loss=CountingLoss(), progress=False)
-    assert read_checkpoint(tmp_path, DetectorSettings).model["roi_heads.classification_loss.seen"] > 0
+    assert read_checkpoint(tmp_path).model["roi_heads.classification_loss.seen"] > 0
     resumed = CountingLoss()
     train_detector(config, device="cpu", classification_loss=resumed, progress=False)
     assert resumed.seen > 0

@@ -47,8 +47,8 @@ VERBS = (
     Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", STEPS),
     Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
     Verb("fold", "fold:fold", "Write a correction or thresholds per class into a model file.", STEPS),
-    Verb("data", None, "Make and look at long-tailed data.", RESEARCH),
-    Verb("train", None, "Train a detector or an image classifier, or resume it.", RESEARCH),
+    Verb("data", None, "Draw long-tailed scenes to train on.", RESEARCH),
+    Verb("train", None, "Train a detector, or resume a run.", RESEARCH),
     Verb("bench", None, "Run the paper's tables on detectors that it trains.", RESEARCH),
     Verb("figure", None, "Draw a figure of the paper from your own run.", RESEARCH),
 )

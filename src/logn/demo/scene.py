@@ -166,20 +166,12 @@ def _draw_distractors(
         corners, shapes = np.concatenate([corners, corner[None]]), [*shapes, glyph.shape]
 
 
-def paint_glyph(
-    canvas: FloatArray,
-    glyph: FloatArray,
-    top: int,
-    left: int,
-    generator: np.random.Generator,
-    *,
-    least_contrast: float = _LEAST_CONTRAST,
-) -> None:
+def paint_glyph(canvas: FloatArray, glyph: FloatArray, top: int, left: int, generator: np.random.Generator) -> None:
     """Paint a glyph into the canvas in a random colour that stands out from what is there."""
     height, width = glyph.shape
     below = canvas[top : top + height, left : left + width]
     opacity = glyph[..., None] * np.float32(generator.uniform(0.7, 1.0))
-    below += opacity * (_colour_against(below.mean(axis=(0, 1)), least_contrast, generator) - below)
+    below += opacity * (_colour_against(below.mean(axis=(0, 1)), _LEAST_CONTRAST, generator) - below)
 
 
 def _colour_against(background: FloatArray, least: float, generator: np.random.Generator) -> FloatArray:

@@ -1,1 +1,1 @@
-"""Glyph scenes and glyph classes: long-tailed data drawn here."""
+"""Glyph scenes: long-tailed data drawn here."""

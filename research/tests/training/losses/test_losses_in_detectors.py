@@ -140,7 +140,7 @@ def config_for(folder, output, **options):
 def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, tmp_path, loss, key, stop_at_call):
     config = config_for(lvis_folder, tmp_path / "whole", loss=loss)
     train_detector(config, device="cpu", progress=False)
-    whole = read_checkpoint(tmp_path / "whole", DetectorSettings)
+    whole = read_checkpoint(tmp_path / "whole")
     state = whole.model[f"roi_heads.classification_loss.{key}"]
     assert (state != make_loss(loss, COUNTS).state_dict()[key]).any()
 
@@ -150,7 +150,7 @@ def test_a_run_keeps_the_state_of_its_loss_and_resumes_to_the_bit(lvis_folder, t
             stopped, device="cpu", progress=False, classification_loss=stop_at_call(2, make_loss(loss, COUNTS))
         )
     assert train_detector(stopped, device="cpu", progress=False).resumed_from == 2
-    resumed = read_checkpoint(tmp_path / "stopped", DetectorSettings)
+    resumed = read_checkpoint(tmp_path / "stopped")
     assert all(torch.equal(tensor, whole.model[name]) for name, tensor in resumed.model.items() if "_loss" not in name)
     assert torch.equal(resumed.model[f"roi_heads.classification_loss.{key}"], state)
     assert load_detector(tmp_path / "whole").settings.loss == loss
@@ -215,7 +215,7 @@ def test_two_processes_share_the_state(lvis_folder, tmp_path):
         config_for(lvis_folder, tmp_path, loss="seesaw", iterations=2), processes=2, device="cpu", progress=False
     )
     assert result.processes == 2
-    counts = read_checkpoint(tmp_path, DetectorSettings).model["roi_heads.classification_loss.counts"]
+    counts = read_checkpoint(tmp_path).model["roi_heads.classification_loss.counts"]
     assert counts.sum() > 2 * 2 * 48  # more than one process with half of the images could have seen
 
 
@@ -229,7 +229,7 @@ def test_bags_trains_the_classifier_only_on_another_run(make_lvis_folder, tmp_pa
         device="cpu",
         progress=False,
     )
-    before, after = (read_checkpoint(tmp_path / name, DetectorSettings).model for name in ("base", "bags"))
+    before, after = (read_checkpoint(tmp_path / name).model for name in ("base", "bags"))
     changed = {
         name for name in before if before[name].shape != after[name].shape or (before[name] != after[name]).any()
     }
@@ -254,7 +254,7 @@ def test_which_weights_each_part_trains(lvis_folder, tmp_path, only):
     train_detector(config_for(lvis_folder, tmp_path / "base", iterations=1), device="cpu", progress=False)
     config = config_for(lvis_folder, tmp_path / only, start=tmp_path / "base", only=only, iterations=1, seed=1)
     train_detector(config, device="cpu", progress=False)
-    before, after = (read_checkpoint(tmp_path / name, DetectorSettings).model for name in ("base", only))
+    before, after = (read_checkpoint(tmp_path / name).model for name in ("base", only))
     changed = {name for name in before if (before[name] != after[name]).any()}
     if only == "scales":
         assert not changed

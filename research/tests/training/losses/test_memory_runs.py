@@ -13,7 +13,6 @@ from logn_research.training.heads import STAGE_BOX_WEIGHTS, CascadeRegionHeads
 from logn_research.training.layers import BoxPredictor, MaskPredictor
 from logn_research.training.recipes import DetectorTrainingConfig
 from logn_research.training.regions import draw_regions
-from logn_research.training.settings import DetectorSettings
 from logn_research.training.small import RegionSampler, SmallBoxHead, SmallMaskHead
 from logn_research.training.train import DetectorTrainer, train_detector
 from torch import nn
@@ -84,7 +83,7 @@ def test_a_pass_over_the_images_fills_the_memory_and_the_scores_before_any_weigh
     loss = stop_at_call(0, EquilibriumLoss(4, background=0))
     with pytest.raises(KeyboardInterrupt):
         train_detector(config, device="cpu", progress=False, classification_loss=loss)
-    filled, before = read_checkpoint(tmp_path, DetectorSettings), read_checkpoint(first_stage, DetectorSettings)
+    filled, before = read_checkpoint(tmp_path), read_checkpoint(first_stage)
     assert filled.iteration == 0
     assert all(torch.equal(tensor, filled.model[name]) for name, tensor in before.model.items())
     assert (filled.model[SCORES] != INITIAL_SCORE).all()
@@ -97,8 +96,8 @@ def test_a_pass_over_the_images_fills_the_memory_and_the_scores_before_any_weigh
 def test_frozen_normalisation_stays_frozen_after_the_pass(lvis_folder, first_stage, tmp_path):
     train_detector(second_stage(lvis_folder, tmp_path, first_stage, iterations=1), device="cpu", progress=False)
     before, after = (
-        read_checkpoint(first_stage, DetectorSettings).model,
-        read_checkpoint(tmp_path, DetectorSettings).model,
+        read_checkpoint(first_stage).model,
+        read_checkpoint(tmp_path).model,
     )
     statistics = [name for name in before if "running_" in name]
     assert statistics
