@@ -129,21 +129,6 @@ MARGINS = (
     PaperRow("mean", 29.4, 28.7, 23.5, 29.0, 30.7, epochs="-"),
     PaperRow("min", 29.8, 29.0, 22.9, 28.8, 31.8, epochs="-"),
 )
-MARGIN_VALUES = {"-4": -4.0, "-12": -12.0, "background": 13.44, "max": 3.11, "mean": -1.09, "min": -5.35}
-
-#: What the paper says of its figure on online LogN, which has bars but no numbers.
-ONLINE = (
-    "online LogN with the margin min is below the baseline",
-    "online LogN with the margin 0 is above the baseline",
-    "online LogN with the margin 0 is below LogN after training",
-)
-
-#: What fixing an error would add to AP50, from the paper's text on its error analysis (TIDE); the rest is in a figure.
-ERRORS = {
-    "none": {"Cls": 24.17, "FP": 10.52, "FN": 28.10},
-    "std": {"Cls": 17.10},
-    "margin": {"Cls": 22.05, "FP": 10.30, "FN": 26.21},
-}
 
 
 def paper_row(

@@ -66,7 +66,6 @@ PAPER_TRAIN = Augmentation(short_sides=(640, 672, 704, 736, 768, 800), longest_s
 PAPER_TEST = Augmentation(short_sides=(800,), longest_side=1333)
 #: Small images as they are. No flip: the mirror image of a glyph may be another class.
 SMALL_TRAIN = Augmentation(colour=0.2)
-SMALL_TEST = Augmentation()
 
 
 def fitted_size(size: tuple[int, int], short_side: int, longest_side: int) -> tuple[int, int]:
