@@ -130,6 +130,7 @@ MARGINS = (
     PaperRow("min", 29.8, 29.0, 22.9, 28.8, 31.8, epochs="-"),
 )
 
+
 def paper_row(
     rows: Sequence[PaperRow], method: str, sampler: str = "rfs", framework: str = MAIN_FRAMEWORK
 ) -> PaperRow | None:

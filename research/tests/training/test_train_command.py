@@ -38,7 +38,7 @@ def test_one_iteration_of_the_papers_detector_with_lvis_classes(make_lvis_folder
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "There is no `nowhere`"),
+        (["nowhere"], "There is no annotation file or folder `nowhere`."),
         ([".", "--model", "resnet10"], "to be one of ('small', 'mask-rcnn-r50'"),
         ([".", "--set", "mask_classifier=cosine"], "for 'small' without weights, but got 'cosine'"),
         ([".", "--set", "colour=red"], "Expected `--set` to name one of"),
