@@ -295,8 +295,8 @@ def _by_chance(scores: FloatArray, ratio: float, images: int) -> float:
 def losing_slope(moments: ClassMoments, live: npt.NDArray[np.bool_]) -> float:
     """By how much the probability of a class where it loses rises with its mean probability, as a power.
 
-    0.2 to 0.6 after cross-entropy, around 0 or below after a balanced loss; NaN for fewer than 20 classes and where it was not
-    recorded.
+    0.2 to 0.6 after cross-entropy, around 0 or below after a balanced loss; NaN for fewer than 20 classes and where it
+    was not recorded.
 
     Args:
         moments: Statistics of a classifier.
