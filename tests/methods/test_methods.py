@@ -41,6 +41,7 @@ EXPECTED = {
     "logn:margin=max,use_std=false": lambda m: logit_normalization(m, margin="max", use_std=False),
     "logn:strength=0.5,std_power=2,eps=0.1": lambda m: logit_normalization(m, strength=0.5, std_power=2, eps=0.1),
     "logn:statistic=prior,use_std=no": lambda m: prior2posterior(m),
+    "logn:statistic=prior,use_std=0": lambda m: prior2posterior(m),
     "p2p": lambda m: prior2posterior(m),
     "p2p:strength=0.5,margin=0": lambda m: prior2posterior(m, strength=0.5, margin=0.0),
     "loga": lambda m: logit_adjustment(INSTANCES, background=-1),

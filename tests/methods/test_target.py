@@ -77,6 +77,12 @@ def test_the_share_of_a_dead_class_counts_nowhere():
         np.testing.assert_allclose(aimed.shift, [0.0, *expected, 0.0], rtol=1e-12)
 
 
+def test_a_named_target_follows_the_names_of_the_counts_where_the_model_has_none():
+    counts = logn.ClassCounts([9.0, 5.0, 1.0], names=("car", "bus", "tram"))
+    target = logn.ClassCounts([2.0, 6.0, 4.0], names=("tram", "car", "bus"))
+    assert fit("loga", counts=counts, target=target) == fit("loga", counts=counts, target=[6.0, 4.0, 2.0])
+
+
 @given(
     counts=hnp.arrays(np.float64, 3, elements=st.floats(1, 1e4)),
     target=SHARES,
