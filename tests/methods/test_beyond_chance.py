@@ -56,8 +56,10 @@ def test_too_few_images_name_the_number_that_would_do(images):
 
 
 def test_a_ratio_near_the_limit_asks_for_more_images_than_there_are():
-    found = [part for part in verdicts(1100, 3, 5.0, draws=20) if part.method == "none"]
-    assert found
+    left_alone = [part for part in verdicts(1100, 3, 5.0, draws=20) if part.method == "none"]
+    found = [part for part in left_alone if part.finding.startswith("Too few images to tell: ")]
+    assert len(found) >= 10
+    assert len(left_alone) - len(found) <= 1  # by chance one looks as if a balanced loss had trained it
     for part in found:
         needed = float(part.finding.split("About ")[1].split()[0].replace(",", ""))
         assert needed in [float(f"{1100 * 2**times:.2g}") for times in range(1, 11)]
