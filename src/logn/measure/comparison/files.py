@@ -23,7 +23,7 @@ from logn.measure.comparison.tables import join_words, write_comparison
 from logn.methods.affine import ClassAffine
 from logn.methods.fractal_calibration import FracalSigmoid
 
-FORMAT, SCHEMA = "logn.comparison", 4
+FORMAT, SCHEMA = "logn.comparison", 5
 DOCUMENT, TABLES = "comparison.json", "comparison.md"
 
 
