@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -353,9 +354,9 @@ def read_transformers(folder: Path) -> tuple[nn.Module, Any]:
     _check_files(folder)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the package is imported
     try:
-        import transformers
+        transformers: Any = import_module(PACKAGE)
     except ImportError as error:
-        raise MissingExtraError("transformers", extra="frameworks") from error
+        raise MissingExtraError(PACKAGE, extra="frameworks") from error
     with _reading(folder):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         processor = transformers.AutoImageProcessor.from_pretrained(
