@@ -23,7 +23,7 @@ from logn.base.arrays import FloatArray, foreground_columns
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, did_you_mean
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import fracal
+from logn.methods.fracal import fracal
 from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
 from logn.methods.provenance import foreground_names, with_background_name
 from logn.methods.recommend import recommended

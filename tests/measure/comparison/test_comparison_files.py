@@ -26,13 +26,12 @@ from logn.measure.comparison.comparison import (
     Provenance,
     ReportDetails,
 )
-from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import FracalSigmoid
 from logn.predictions.decoder import DecodeSettings
 
 CLASSES = 3
@@ -75,7 +74,6 @@ LABELS = st.integers(0, CLASSES - 1)
 MAPS = st.one_of(
     st.none(),
     st.builds(ClassAffine, NUMBERS, NUMBERS, st.sampled_from([None, 0, -1]), TEXTS, st.dictionaries(TEXTS, TEXTS)),
-    NUMBERS.map(lambda shift: ScoresAsLogits(FracalSigmoid(np.array(shift)), increasing=True)),
     st.just(np.negative),
 )
 SETTINGS = st.builds(
@@ -114,7 +112,6 @@ def comparisons(draw):
         per_class=CLASS_VALUES,
         differences=st.fixed_dictionaries(dict.fromkeys(METRICS[task], made(Interval))),
         transform=MAPS,
-        notes=made(tuple[str, ...]),
         seconds=VALUES,
         name=st.just(""),
         **of_task,
