@@ -69,8 +69,8 @@ def folder(tmp_path, monkeypatch):
 def equal(one, other):
     for name in ("count", "mean", "variance", "mean_probability", "sample"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    for name in ("background", "activation", "layer", "population", "fingerprint", "unused"):
-        assert getattr(one.metadata, name) == getattr(other.metadata, name)
+    for name in ("background", "activation", "layer", "population", "source", "unused"):
+        assert getattr(one.head, name) == getattr(other.head, name)
 
 
 def collected(folder, *words):
@@ -161,6 +161,6 @@ def test_a_source_without_a_network_has_what_it_proposes(folder):
     (folder / "own_source.py").write_text(PROPOSALS_ONLY)
     moments = collected(folder, "own_source:build", "--images", "images")
     assert moments.count.tolist() == [44.0] * 3
-    assert moments.metadata.class_names == ("ant", "bee", "background")
+    assert moments.head.class_names == ("ant", "bee", "background")
     with pytest.raises(logn.InputError, match="`own_source:build` gives Source, which has no torch model to correct"):
         logn.correct("own_source:build", folder / "images")

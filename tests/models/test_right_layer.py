@@ -176,7 +176,7 @@ def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
 )
 def test_what_treats_all_classes_alike_or_cannot_be_compared_is_taken(ending):
     moments = recorded(make(Heads, ending))
-    assert (moments.count.tolist(), moments.metadata.activation) == ([12.0] * CLASSES, None)
+    assert (moments.count.tolist(), moments.head.activation) == ([12.0] * CLASSES, None)
 
 
 CHANGES = {
@@ -379,7 +379,7 @@ def test_half_precision_and_autocast_are_not_refused(dtype, ending, activation):
     model.to(dtype)
     with record(model, FC) as half, torch.inference_mode():
         model(pictures().to(dtype))
-    assert (moments.metadata.activation, half.metadata.activation) == (activation, activation)
+    assert (moments.head.activation, half.metadata.activation) == (activation, activation)
 
 
 @pytest.mark.parametrize(
@@ -409,9 +409,9 @@ def test_a_pass_that_cannot_tell_leaves_it_to_the_next():
     model = make(Heads, nn.Sigmoid())
     with record(model, FC) as moments, torch.inference_mode():
         model(pictures(0))
-        assert moments.metadata.activation is None
+        assert moments.head.activation is None
         model(pictures(3))
-    assert moments.metadata.activation == "sigmoid"
+    assert moments.head.activation == "sigmoid"
 
 
 # The axis of the classes, and a single logit

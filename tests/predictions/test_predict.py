@@ -79,7 +79,7 @@ def test_all_images_once(tmp_path, batch):
     assert sum(steps) == 11
     assert_whole(tmp_path, data)
     header = PredictionStore(tmp_path).header
-    assert (header.class_names, header.category_ids, header.background) == (("ant", "bee"), (4, 8), -1)
+    assert (header.class_names, header.category_ids, header.head.background) == (("ant", "bee"), (4, 8), -1)
 
 
 def test_a_stopped_run_goes_on(tmp_path):

@@ -13,6 +13,7 @@ import logn
 from logn import ClassAffine, ClassMoments, PredictionStore
 from logn.measure.comparison.comparison import CompareSettings
 from logn.statistics.diagnosis import spearman
+from logn.statistics.head import Head
 from logn_research.strong.heads import _iou
 
 MARGINS = (0.0, -2.0, -4.0, -6.0, -8.0, -12.0)
@@ -47,7 +48,7 @@ def margins(num_classes: int) -> dict[str, ClassAffine]:
     """The foreground shifted, nothing else."""
     return {
         f"margin {margin:g}": ClassAffine.over_foreground(
-            np.ones(num_classes), np.full(num_classes, margin), 0, method=""
+            np.ones(num_classes), np.full(num_classes, margin), Head(background=0), method=""
         )
         for margin in MARGINS
     }

@@ -15,7 +15,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit
 from logn.methods.recommend import RECOMMENDED
 from logn.statistics.doubts import row_checks, sanity_checks
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 ArrayT = TypeVar("ArrayT")
@@ -95,8 +95,8 @@ class LogitNormalizer:
         """Fit to these logits too, in addition to all that came before; `y` is ignored."""
         rows = _checked_rows(logits)
         if not hasattr(self, "moments_"):
-            metadata = StatisticsMetadata(background=self.background, activation=self.activation)
-            self.moments_ = ClassMoments(rows.shape[1], sample_rows=self.sample_rows, metadata=metadata)
+            head = Head(rows.shape[1], background=self.background, activation=self.activation)
+            self.moments_ = ClassMoments(head, sample_rows=self.sample_rows)
             self.n_features_in_ = int(rows.shape[1])
             if (names := _column_names(logits)) is not None:
                 self.feature_names_in_ = names

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections, Skipped
@@ -28,7 +27,8 @@ from logn.predictions.scores import (
     Scratch,
     Transform,
 )
-from logn.predictions.store import PredictionStore, StoreHeader
+from logn.predictions.store import PredictionStore
+from logn.statistics.head import Head, foreground_columns
 
 Method = ClassAffine | Transform | None
 Mask = npt.NDArray[np.bool_]
@@ -214,15 +214,16 @@ class ImageDecoder:
         header = store.header
         self.store, self.transforms, self.purposes = store, tuple(transforms), tuple(purposes)
         self._settings = purposes[0].resolved(header)
-        foreground = foreground_columns(header.num_columns, header.background)
-        columns = range(*foreground.indices(header.num_columns))
-        self._class_of = _class_of_columns(header, columns)
+        head = header.head
+        foreground = foreground_columns(head.width, head.background)
+        columns = range(*foreground.indices(head.width))
+        self._class_of = _class_of_columns(head, columns)
         self._num_columns = len(columns)
         #: How many classes detections may have.
         self.num_classes = header.num_classes
         self._said = header.postprocessing or Postprocessing()
         self._functions = [
-            ScoreFunction(transform, header.num_columns, header.activation, foreground) for transform in transforms
+            ScoreFunction(transform, head.width, str(head.activation), foreground) for transform in transforms
         ]
         self._local = threading.local()
 
@@ -304,10 +305,10 @@ class ImageDecoder:
         return scores, threshold
 
 
-def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:
+def _class_of_columns(head: Head, columns: range) -> npt.NDArray[np.intp] | None:
     """Per foreground column the class that it stands for, -1 for none; None where it is simply its place."""
-    if header.class_columns is None:
+    if not head.unused:
         return None
-    class_of = np.full(header.num_columns, -1, np.intp)
-    class_of[list(header.class_columns)] = np.arange(header.num_classes)
+    class_of = np.full(head.width, -1, np.intp)
+    class_of[head.foreground] = np.arange(head.num_classes)
     return class_of[columns.start : columns.stop]

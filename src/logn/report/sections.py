@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.base.commands import command
 from logn.errors import InputError
 from logn.measure.comparison import tables
@@ -27,6 +27,7 @@ from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 from logn.statistics.diagnosis import spearman
+from logn.statistics.head import foreground_columns
 
 Section = dict[str, Any]
 

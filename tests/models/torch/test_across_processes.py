@@ -58,7 +58,7 @@ scored = nn.Sequential(nn.Identity(), nn.Sigmoid()).eval()
 with logn.record(scored, layer) as moments:
     if rank == 0:
         scored(torch.randn(4, 5))
-assert (moments.count[0], moments.metadata.activation) == (4.0, "sigmoid")
+assert (moments.count[0], moments.head.activation) == (4.0, "sigmoid")
 assert 0.0 < moments.mean_probability.min() < moments.mean_probability.max() < 1.0
 
 refused = ""

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns, ratio
+from logn.base.arrays import FloatArray, ratio
 from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
@@ -52,7 +52,8 @@ from logn.predictions.classifier import ClassifierPredictions, is_classifier_fil
 from logn.predictions.decoder import Purpose, decode_for
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
-from logn.predictions.store import PredictionStore, StoreHeader
+from logn.predictions.store import PredictionStore
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 Progress = Callable[[int], object]
@@ -137,9 +138,9 @@ class DetectionTask:
         for doubt in notes:
             warn(doubt)
         by_counts = truth.frequency is None or settings.bounds is not None
-        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
+        train_counts = None if counts is None else aligned_counts(counts, store.header.head).image_counts
         if counts is None and by_counts:
-            train_counts = _counts_of_training(annotations, store.header)
+            train_counts = _counts_of_training(annotations, store.header.head)
         groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
         notes += filter(None, [truth.note])
         if not store.is_complete:
@@ -150,9 +151,9 @@ class DetectionTask:
         return cls(*known, mask_maker, mask_results, tuple(notes))
 
     @property
-    def header(self) -> StoreHeader:
+    def head(self) -> Head:
         """What is known of the logits."""
-        return self.store.header
+        return self.store.header.head
 
     @cached_property
     def protocols(self) -> dict[str, EvaluationProtocol]:
@@ -317,7 +318,7 @@ class DetectionTask:
         """The threshold that the training statistics give, as `logn correct` prints it."""
         if self.moments is None or not isinstance(transform, ClassAffine):
             return None
-        activation = self.header.activation
+        activation = str(self.head.activation)
         estimate = threshold_after(transform, self.moments, self.settings.at, activation=activation)
         return None if estimate is None else estimate.use
 
@@ -333,7 +334,7 @@ class DetectionTask:
         return values | ap.average_precision_pool(matched, self.truth, groups=self.groups)
 
     def _method_notes(self, transform: LogitMap) -> tuple[str, ...]:
-        reason = ap.why_fixed_cannot_move(self.header.activation, transform) if self.settings.fixed else None
+        reason = ap.why_fixed_cannot_move(str(self.head.activation), transform) if self.settings.fixed else None
         return (reason,) if reason else ()
 
     def _details(self, baseline: _Measured, method: _Measured) -> ReportDetails:
@@ -387,7 +388,7 @@ class DetectionTask:
                 "images": len(store),
                 "proposals": store.num_proposals,
                 "columns": store.num_columns,
-                "activation": store.header.activation,
+                "activation": store.header.head.activation,
                 "model": store.header.metadata.get("model"),
                 "model_words": store.header.metadata.get("model_words"),
             },
@@ -397,14 +398,14 @@ class DetectionTask:
         }
 
 
-def _counts_of_training(labels: Any, header: StoreHeader) -> FloatArray | None:
+def _counts_of_training(labels: Any, head: Head) -> FloatArray | None:
     """The training images of each class, where labels have a split of training that can be read; else None."""
     source = find_labels(labels) if isinstance(labels, str | os.PathLike) else None
-    if source is None or not source.has_splits or header.class_names is None:
+    if source is None or not source.has_splits or head.class_names is None:
         return None
     try:
         counts = ClassCounts.load(source.path)
-        places = match_classes(header.class_names, counts.names or ()).label_of_model
+        places = match_classes(head.class_names, counts.names or ()).label_of_model
     except InputError:  # the images of training may be elsewhere
         return None
     return np.where(places >= 0, counts.image_counts[places], 0.0)  # classes that the labels lack are not measured
@@ -464,7 +465,7 @@ class ClassificationTask:
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
-        names = class_names or (None if statistics is None else statistics.metadata.class_names)
+        names = class_names or (None if statistics is None else statistics.head.names)
         truth = classification_truth(
             classes,
             opened.num_classes,
@@ -477,14 +478,12 @@ class ClassificationTask:
         return cls(opened, truth, statistics, settings, known)
 
     @property
-    def header(self) -> StoreHeader:
+    def head(self) -> Head:
         """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
-        recorded = self.moments and self.moments.metadata.activation
-        return StoreHeader(
-            self.truth.num_classes,
-            activation=self.known.get("activation") or recorded or "softmax",
-            class_names=self.truth.class_names,
-            metadata={"fingerprint": self.known.get("fingerprint")},
+        recorded = self.moments and self.moments.head.activation
+        activation = self.known.get("activation") or recorded or "softmax"
+        return Head(
+            self.truth.num_classes, self.truth.class_names, activation=activation, source=self.known.get("fingerprint")
         )
 
     def outcomes(
@@ -574,7 +573,7 @@ def _with_training(
         classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
     if moments is None:
         return tuple(classes)
-    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.head.background)
     mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
     if len(mean) != len(classes):
         return tuple(classes)
