@@ -40,10 +40,11 @@ test: .venv/.installed  ## all tests, and the examples of docstrings and pages
 test-%: .venv/.installed  ## core, oldest, mmdet, engines, ray or dist: tests in an environment of their own
 	$(BIN)/nox -s $*
 
-lint: .venv/.installed  ## ruff and mypy
+lint: .venv/.installed  ## ruff, mypy, and the budget of code lines
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/budget.py
 
 docs: .venv-docs/.installed  ## the documentation as a site in site/, links and workflows checked
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet

@@ -13,7 +13,6 @@ from logn.callbacks.mmdetection import CalibrateBeforeTest
 from logn.cli.main import execute
 from logn.measure.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
 from logn.models.preprocessing import Preprocessing
-from logn.predictions.store import StoreHeader
 from logn.statistics.head import Head
 
 CLASSES = 6
@@ -51,7 +50,7 @@ class ClassLayer(torch.nn.Module):
 def case(request):
     head, background, activation, spread = request.param
     torch.manual_seed(0)
-    model = Head(background, spread).eval()
+    model = ClassLayer(background, spread).eval()
     batches = [torch.randn(200, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     layer = logn.LogitLayer("fc", background=background, activation=activation)
     with logn.record(model, layer) as moments, torch.inference_mode():

@@ -77,8 +77,8 @@ def test_json_and_files_agree(files, run):
 
 def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run, refused):
     for activation in ("softmax", "sigmoid"):
-        source = Head(background=-1, activation=activation)
-        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], Head(background=source), method="mine")
+        head = Head(background=-1, activation=activation)
+        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], head, method="mine")
         affine.save(f"{activation}.safetensors")
     result = run(*words("--methods", "logn,softmax.safetensors", "--json")).json
     assert [method["name"] for method in result["rows"]] == ["none", "logn", "softmax.safetensors"]

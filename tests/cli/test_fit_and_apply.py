@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import fracal
+from logn.methods.fracal import fracal
 from logn.methods.normalization import logit_normalization, prior2posterior
 from logn.methods.recommend import recommend
 from logn.methods.rivals import norcal, tau_norm

@@ -54,7 +54,15 @@ def made_image(rng, activation):
 
 
 def store_header(
-    num_columns, *, background=None, activation="softmax", class_names=None, class_columns=None, objectness=False, source=None, **rest
+    num_columns,
+    *,
+    background=None,
+    activation="softmax",
+    class_names=None,
+    class_columns=None,
+    objectness=False,
+    source=None,
+    **rest,
 ):
     """A header of a store from words about its head and about the rest."""
     known = {"activation": activation, "objectness": objectness, "source": source}

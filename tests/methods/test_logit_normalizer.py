@@ -1,6 +1,5 @@
-"""LogitNormalizer gives what the functions give, in the manner of scikit-learn."""
+"""LogitNormalizer gives what the functions give."""
 
-import copy
 import subprocess
 import sys
 import warnings
@@ -10,10 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.utils.estimator_checks import check_estimator
 
 import logn
 from logn.errors import InputError, LogNWarning
@@ -21,22 +16,6 @@ from logn.statistics.head import Head
 
 TRAIN = np.random.default_rng(0).normal([3.0, 0.0, -4.0, 1.0], [2.0, 1.0, 0.5, 1.0], size=(400, 4))
 TEST = np.random.default_rng(1).normal(size=(7, 4))
-
-EXPECTED_FAILURES = {
-    "check_estimators_nan_inf": "a class that is masked out has a logit of -inf, which stays when logits are corrected",
-}
-
-
-def test_scikit_learns_own_checks():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as of data that are probabilities, or of one class alone
-        results = check_estimator(
-            logn.LogitNormalizer(), expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None
-        )
-    assert len(results) > 30
-    assert [(item["check_name"], item["exception"]) for item in results if item["status"] == "failed"] == []
-    # An expectation that no longer holds is to be taken off the list.
-    assert {item["check_name"] for item in results if item["status"] == "xfail"} == set(EXPECTED_FAILURES)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +35,8 @@ def test_it_gives_what_the_function_gives(method, options, about):
     expected = logn.methods.fit(method, moments, **options)
     normalizer = logn.LogitNormalizer(method, **options, **about).fit(TRAIN)
     assert normalizer.affine_ == expected
-    assert normalizer.n_features_in_ == 4
     np.testing.assert_array_equal(normalizer.moments_.mean, moments.mean)
     np.testing.assert_array_equal(normalizer.transform(TEST), expected(TEST))
-    np.testing.assert_array_equal(normalizer.fit_transform(TRAIN), expected(TRAIN))
 
 
 @given(rows=hnp.arrays(np.float64, (12, 3), elements=st.floats(-30, 30)), cut=st.integers(1, 11))
@@ -71,8 +48,6 @@ def test_parts_give_what_the_whole_gives(rows, cut):
         parts = logn.LogitNormalizer("logn").partial_fit(rows[:cut]).partial_fit(rows[cut:])
         np.testing.assert_allclose(parts.affine_.scale, whole.affine_.scale, rtol=1e-6)
         np.testing.assert_allclose(parts.affine_.shift, whole.affine_.shift, rtol=1e-6, atol=1e-6)
-        back = whole.inverse_transform(whole.transform(rows))
-    np.testing.assert_allclose(back, rows, rtol=1e-6, atol=1e-6)
 
 
 def test_fit_forgets_and_partial_fit_does_not():
@@ -81,7 +56,7 @@ def test_fit_forgets_and_partial_fit_does_not():
     assert normalizer.partial_fit(TRAIN[100:]).affine_ != first
     assert normalizer.moments_.count.tolist() == [400] * 4
     assert normalizer.fit(TRAIN[:100]).affine_ == first
-    assert normalizer.fit(TRAIN[:, :3]).n_features_in_ == 3
+    assert normalizer.fit(TRAIN[:, :3]).affine_.num_columns == 3
 
 
 def test_a_first_row_alone_waits_for_more():
@@ -90,26 +65,6 @@ def test_a_first_row_alone_waits_for_more():
         normalizer.transform(TEST)
     normalizer.partial_fit(TRAIN[1:])
     np.testing.assert_allclose(normalizer.transform(TEST), logn.LogitNormalizer().fit(TRAIN).transform(TEST))
-
-
-def test_parameters_are_read_set_and_cloned():
-    normalizer = logn.LogitNormalizer("logn", strength=0.5)
-    assert normalizer.get_params()["strength"] == 0.5
-    assert repr(normalizer) == "LogitNormalizer(method='logn', strength=0.5)"
-    copied = clone(normalizer.fit(TRAIN))
-    assert copied.get_params() == normalizer.get_params()
-    assert not hasattr(copied, "affine_")
-    assert normalizer.set_params(method="p2p") is normalizer
-    assert normalizer.method == "p2p"
-    with pytest.raises(logn.InputError, match=r"parameters of LogitNormalizer to be method.*but got `methods`"):
-        normalizer.set_params(methods="logn")
-
-
-def test_it_goes_into_a_pipeline_and_through_copies():
-    labels = TRAIN.argmax(axis=1)
-    pipeline = make_pipeline(logn.LogitNormalizer(), LogisticRegression()).fit(TRAIN, labels)
-    again = copy.deepcopy(pipeline)
-    np.testing.assert_array_equal(again.predict(TEST), pipeline.predict(TEST))
 
 
 def test_tensors_and_half_precision_come_back_as_they_came():
@@ -123,58 +78,37 @@ def test_tensors_and_half_precision_come_back_as_they_came():
     assert normalizer.transform(TEST.astype(np.float16)).dtype == np.float16
 
 
-@pytest.mark.parametrize(
-    ("logits", "sentence"),
-    [
-        (TRAIN[0], r"shape \(N, C\), but got \(4,\); Reshape your data"),
-        (TRAIN[:, :, None], r"shape \(N, C\), but got \(400, 4, 1\)"),
-        (TRAIN[:1], "at least two rows to have a variance, but got 1 sample"),
-        (TRAIN * 1j, "to be real numbers, but got complex128"),
-        (np.full((3, 2), np.nan), "to be finite, but got nan for class 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(logits, sentence):
-    with pytest.raises(logn.InputError, match=sentence):
+@pytest.mark.parametrize("logits", [TRAIN[0], TRAIN[:, :, None], TRAIN * 1j, np.full((3, 2), np.nan)])
+def test_what_does_not_fit_is_refused(logits):
+    with pytest.raises(InputError, match="`logits`"):
         logn.LogitNormalizer().fit(logits)
 
 
 def test_it_says_when_it_is_not_fitted_and_when_columns_differ():
-    with pytest.raises(logn.InputError, match=r"is not fitted yet: call fit\(logits\) first"):
+    with pytest.raises(InputError, match=r"fit\(logits\)"):
         logn.LogitNormalizer().transform(TEST)
-    with pytest.raises(logn.InputError, match="to have 4 columns, but got 3"):
+    with pytest.raises(InputError, match="`logits`"):
         logn.LogitNormalizer().fit(TRAIN).transform(TEST[:, :3])
 
 
 def test_it_does_without_scikit_learn():
     code = (
         "import sys; sys.modules['sklearn'] = None; import logn, numpy as np; "
-        "print(logn.LogitNormalizer().fit_transform(np.eye(4) * 9 + np.arange(4)).shape)"
+        "print(logn.LogitNormalizer().fit(np.eye(4) * 9 + np.arange(4)).affine_.scale.shape)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "(4, 4)\n"
+    assert result.stdout == "(4,)\n"
 
 
-class Frame:
-    """As much of a data frame as is asked for."""
-
-    def __init__(self, values, columns):
-        self.values, self.columns = np.asarray(values), columns
-
-    def __array__(self, dtype=None, copy=None):
-        return self.values if dtype is None else self.values.astype(dtype)
-
-
-def test_columns_in_another_order_are_refused():
+def test_a_data_frame_is_refused_since_its_columns_may_come_in_another_order():
     """They got the shifts of other classes once."""
-    logits = np.random.default_rng(0).normal([3.0, 0.0, -4.0], 1.0, (500, 3))
-    normalizer = logn.LogitNormalizer("logn").fit(Frame(logits, ["a", "b", "c"]))
-    assert normalizer.feature_names_in_.tolist() == ["a", "b", "c"]
-    expected = normalizer.transform(logits)
-    assert np.array_equal(normalizer.transform(Frame(logits, ["a", "b", "c"])), expected)
-    for step in (normalizer.transform, normalizer.inverse_transform, normalizer.partial_fit):
-        with pytest.raises(InputError, match="column 0 of `logits` to be 'a', but got 'c': The feature names should"):
-            step(Frame(logits[:, ::-1], ["c", "b", "a"]))
-    assert not hasattr(normalizer.fit(logits), "feature_names_in_")
+
+    class Frame:
+        columns = ("a", "b", "c", "d")
+
+    for step in (logn.LogitNormalizer().fit, logn.LogitNormalizer().fit(TRAIN).transform):
+        with pytest.raises(InputError, match="`logits`"):
+            step(Frame())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from tests.conftest import moments_of
 import logn
 from logn.base.arrays import softmax
 from logn.data.fractal_dimensions import fractal_dimension
-from logn.methods.fractal_calibration import FracalSigmoid
 from logn.statistics.head import Head
 
 ELEMENTS = st.floats(-20, 20)
@@ -240,10 +239,10 @@ def test_a_class_may_be_in_every_image():
 @pytest.mark.parametrize("base", [1.5, 2.0, np.e])
 def test_the_base_of_fracal_is_a_common_factor(base):
     counts, dimensions = [60, 20, 1], [1.8, 1.2, 1.0]
-    found, usual = (FracalSigmoid.fit(counts, 100, dimensions, base=number) for number in (base, 10.0))
-    np.testing.assert_allclose(found.shift * np.log(base), usual.shift * np.log(10.0), rtol=1e-12)
-    with pytest.raises(logn.InputError, match="`base` to be above 1"):
-        FracalSigmoid.fit(counts, 100, dimensions, base=1.0)
+    other, usual = (logn.methods.fracal(counts, 100, dimensions, power=0, base=number) for number in (base, 10.0))
+    np.testing.assert_allclose(other.shift * np.log(base), usual.shift * np.log(10.0), rtol=1e-12)
+    with pytest.raises(logn.InputError, match="`base`"):
+        logn.methods.fracal(counts, 100, dimensions, base=1.0)
 
 
 # Prior2Posterior.

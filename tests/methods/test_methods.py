@@ -11,11 +11,10 @@ from logn.errors import InputError
 from logn.measure.comparison.method_fitting import fit_for_store
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import METHODS, checked_inputs, fit, needs, parse
-from logn.methods.fractal_calibration import fracal
+from logn.methods.fracal import fracal
 from logn.methods.normalization import logit_normalization, prior2posterior
 from logn.methods.recommend import recommend
 from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
-from logn.predictions.store import StoreHeader
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
@@ -97,7 +96,7 @@ def test_other_inputs_and_options(moments):
 
 
 SIGMOID = ClassMoments(Head(3, activation="sigmoid"))
-FRACAL = "its form for sigmoids is no affine map"
+FRACAL = "`fracal`"
 
 
 @pytest.mark.parametrize(

@@ -236,8 +236,8 @@ def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path, refused):
     refused(path, r"The activation differs: softmax in `affine`, sigmoid in", onnx_map(path))
 
 
-@pytest.mark.parametrize("digest", [fingerprint(classifier()), "0c" * 32])
+@pytest.mark.parametrize("digest", [fingerprint(classifier()), "torch:" + "0c" * 32])
 def test_statistics_from_pytorch_may_be_used_for_a_file(tmp_path, digest, recwarn):
     path = write(tmp_path / "model.onnx", 0)
-    logn.fold_onnx(path, onnx_map(path, fingerprint=digest), tmp_path / "out.onnx")
+    logn.fold_onnx(path, onnx_map(path, source=digest), tmp_path / "out.onnx")
     assert not recwarn.list

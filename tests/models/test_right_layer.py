@@ -330,18 +330,18 @@ def test_a_hook_that_only_looks_is_taken():
 )
 def test_the_forward_pass_shows_the_activation(ending, activation, other):
     model = make(Heads, ending)
-    assert recorded(model).metadata.activation == activation
+    assert recorded(model).head.activation == activation
     assert locate_logits(model, inputs=pictures()).activation == activation
     message = f"applies a {activation} to `fc`, but its LogitLayer says {other}"
     assert_refused(message, lambda: recorded(model, LogitLayer("fc", activation=other)))
-    assert recorded(model, LogitLayer("fc", activation=activation)).metadata.activation == activation
+    assert recorded(model, LogitLayer("fc", activation=activation)).head.activation == activation
 
 
 def test_what_the_forward_pass_does_not_show_is_not_known_or_as_stated():
     model = make(Heads, nn.Identity())
     assert locate_logits(model, inputs=pictures()).activation is None
-    assert recorded(model).metadata.activation is None
-    assert recorded(model, LogitLayer("fc", activation="sigmoid")).metadata.activation == "sigmoid"
+    assert recorded(model).head.activation is None
+    assert recorded(model, LogitLayer("fc", activation="sigmoid")).head.activation == "sigmoid"
 
 
 def test_a_multi_label_model_whose_forward_ends_in_a_sigmoid_keeps_its_number_of_labels():
@@ -379,7 +379,7 @@ def test_half_precision_and_autocast_are_not_refused(dtype, ending, activation):
     model.to(dtype)
     with record(model, FC) as half, torch.inference_mode():
         model(pictures().to(dtype))
-    assert (moments.head.activation, half.metadata.activation) == (activation, activation)
+    assert (moments.head.activation, half.head.activation) == (activation, activation)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_wrapped_models_are_compared_too(wrap):
     good, bad = wrap(make(Heads, nn.Sigmoid())), wrap(make(Heads, operator.add, CLASSES))
     with warnings.catch_warnings():
         warnings.simplefilter("error", LogNWarning)  # the wrapper is in training mode, the model is not
-        assert recorded(good).metadata.activation == "sigmoid"
+        assert recorded(good).head.activation == "sigmoid"
     assert_refused("is not the logits of", lambda: recorded(bad))
 
 

@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from tests.made.split import make_split
+from tests.made.split import make_split, store_header
 
 from logn.base.strict_json import with_checksum
 from logn.errors import InputError
 from logn.matching.labels import truth_of_predictions
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.predict import _picture_digest
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import PredictionStore, PredictionWriter
 
 FACTS = {
     "num_columns": 3,

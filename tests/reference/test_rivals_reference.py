@@ -5,7 +5,7 @@ import pytest
 
 from logn.base.arrays import softmax
 from logn.data.fractal_dimensions import fractal_dimension
-from logn.methods import FracalSigmoid, fracal, inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
+from logn.methods import fracal, inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 
 T = np.array([1.0, 0.8, 0.2, 1.5])
 N = np.array([100, 10, 1])
@@ -64,13 +64,6 @@ def test_fractal_dimension():
     assert fractal_dimension(centres, [0] * 4, num_classes=1)[0] == pytest.approx(np.log2(3))
 
 
-def test_fracal_for_sigmoids():
-    transform = FracalSigmoid.fit(IMAGES, 100, DIMENSIONS)
-    np.testing.assert_allclose(transform(T[:3]), [0.451118, 0.537844, 0.482177], atol=SCORES)
-    torch = pytest.importorskip("torch")
-    np.testing.assert_allclose(transform(torch.tensor(T[:3])).numpy(), transform(T[:3]), atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("variant", "factors"),
     [
@@ -102,13 +95,11 @@ def test_tau_norm_drops_the_biases_of_the_classes(tau, expected, background):
 
 
 def test_defaults_are_those_that_the_authors_published():
-    # NorCal's gamma 0.6 on image counts; FRACAL's lambda 2 and base 10, in both forms.
+    # NorCal's gamma 0.6 on image counts; FRACAL's lambda 2 and base 10.
     np.testing.assert_allclose(norcal(N).shift, -0.6 * np.log(N), atol=1e-12)
     dimensions = np.array(DIMENSIONS)
     frequency = -np.log10(np.array([0.6, 0.2, 0.01])) - np.log10(3)
     np.testing.assert_allclose(fracal(IMAGES, 100, dimensions).shift, frequency - 2 * np.log(dimensions), atol=1e-12)
-    spatial = -np.log10(dimensions**2 / (dimensions**2).sum()) - np.log10(3)
-    np.testing.assert_allclose(FracalSigmoid.fit(IMAGES, 100, dimensions).shift, frequency + spatial, atol=1e-12)
     np.testing.assert_allclose(inverse_image_frequency(N).scale, np.log(112 / (N + 1)) + 1, atol=1e-12)
 
 

@@ -48,9 +48,9 @@ def test_the_classes_are_all_columns_but_the_background_and_the_unused_ones(back
     ("make", "named"),
     [
         (lambda: Head(0), "num_columns"),
-        (lambda: Head(3, names=("a",)), "names"),
+        (lambda: Head(3, names=("a",)), "class_names"),
         (lambda: Head(background=1), "background"),
-        (lambda: Head.of_classes(["a"], 1, background=0), "class_names"),
+        (lambda: Head.of_classes(["a", "b"], 4, background=0), "class_names"),
         (lambda: Head(activation="relu"), "activation"),
         (lambda: Head(2, unused=(2,)), "unused"),
         (lambda: Head().width, "num_columns"),

@@ -104,7 +104,10 @@ OBJECTNESS = "`sample_objectness` should be one finite float16 per sampled row"
         (headed(), "is a file of another program, not `logn.statistics`"),
         (headed(format="logn.affine"), "is `logn.affine`, not `logn.statistics`: pass what `logn collect` writes"),
         (headed(format="logn.statistics", schema="99"), "has schema 99, but this version of LogN reads 5: make it"),
-        (headed(format="logn.statistics", schema="5", head=META.to_json()), "does not hold valid statistics: `mean` is missing"),
+        (
+            headed(format="logn.statistics", schema="5", head=META.to_json()),
+            "does not hold valid statistics: `mean` is missing",
+        ),
         (changed(mean=np.array([0.0, np.nan, 0.0])), ".*`mean` is not finite for class 1"),
         (changed(count=np.array([5.0, -5.0, 5.0])), ".*`count` is negative for class 1"),
         (changed(count=np.array([5.0, 5.5, 5.0])), ".*`count` is not a whole number for class 1"),

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.made.split import store_header
 
 import logn
-from tests.made.split import store_header
 from logn.base.arrays import sigmoid
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import PredictionStore, PredictionWriter
 from logn.statistics.head import Head
 from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
@@ -431,8 +431,8 @@ class TestGiven:
             ("a.json", "no json", "is not JSON such as"),
             ("a.json", "[]", "is not a JSON object such as"),
             ("a.json", '{"car": 0.5, "car": 0.4}', "'car' comes twice"),
-            ("a.json", '{"format": "logn.operating_points", "schema": 9}', "has schema 9; this version reads 2"),
-            ("a.json", '{"format": "logn.operating_points", "schema": 2}', "damaged"),
+            ("a.json", '{"format": "logn.operating_points", "schema": 9}', "has schema 9; this version reads 3"),
+            ("a.json", '{"format": "logn.operating_points", "schema": 3}', "damaged"),
             ("a.csv", "class,threshold\ncar,0.5\ncar,0.5\n", "names the class `car` twice"),
             ("a.csv", "class,threshold\ncar\n", "has a line without a class and a threshold"),
         ],

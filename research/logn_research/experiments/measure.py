@@ -192,7 +192,7 @@ def predictions(cache: ArtifactCache, spec: ModelSpec, split: str) -> Path:
     store = cache.run(spec) / f"predictions-{split}"
     data, detector = cache.dataset(spec, split), cache.model(spec)
     with cache.step(f"Predicting {split} of {spec.name}", len(data)) as progress:
-        predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, progress=progress)
+        predict(detector, data, store, progress=progress)
     return store
 
 
@@ -318,8 +318,8 @@ def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol,
 def _stage_store(cache: ArtifactCache, spec: ModelSpec, name: str, maps: Sequence[Any]) -> Path:
     """The proposals of a cascade whose stages are corrected one by one."""
     detector, test = cache.model(spec), cache.dataset(spec, "test")
-    digest = correct_stages(detector, maps)
+    correct_stages(detector, maps)
     folder = cache.run(spec) / f"predictions-test-{name.replace(':', '-').replace(', ', '-').replace(' ', '-')}"
     with cache.step(f"Predicting test of {spec.name} with {name}", len(test)) as progress:
-        predict(detector, test, folder, metadata={"fingerprint": digest}, progress=progress)
+        predict(detector, test, folder, progress=progress)
     return folder

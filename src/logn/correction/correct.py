@@ -21,7 +21,6 @@ from logn.methods.catalog import TRAINING, fit, needs, parse, with_threshold
 from logn.methods.checks import checked_share
 from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
-from logn.models.frameworks.transformers import refuse_texts
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
@@ -240,8 +239,6 @@ def correct(
         from logn.correction.thresholds import check_goal, with_thresholds
 
         check_goal(thresholds, labels)
-    if isinstance(model, str | os.PathLike):
-        refuse_texts(Path(model))
     items = choose_images(images, max_images)
     deployed = None if deployment is None else _deployment_images(deployment, thresholds)
     if target is not None:

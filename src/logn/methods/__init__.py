@@ -10,6 +10,14 @@ Example:
 
 from __future__ import annotations
 
-from logn.base.lazy import attach_stub
-
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from logn.methods.catalog import METHODS as METHODS
+from logn.methods.catalog import fit as fit
+from logn.methods.catalog import parse as parse
+from logn.methods.deployment_mix import PriorEstimate as PriorEstimate
+from logn.methods.deployment_mix import estimate_prior as estimate_prior
+from logn.methods.fracal import fracal as fracal
+from logn.methods.rivals import inverse_image_frequency as inverse_image_frequency
+from logn.methods.rivals import logit_adjustment as logit_adjustment
+from logn.methods.rivals import norcal as norcal
+from logn.methods.rivals import tau_norm as tau_norm
+from logn.methods.rivals import temperature as temperature

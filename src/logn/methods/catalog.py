@@ -23,7 +23,7 @@ from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, did_you_mean
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import fracal
+from logn.methods.fracal import fracal
 from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
 from logn.methods.recommend import recommended
 from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature

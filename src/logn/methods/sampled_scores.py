@@ -142,7 +142,8 @@ def basis_of(moments: ClassMoments, deployment: ClassMoments | None) -> ClassMom
     for field in fields(moments.head):
         mine, theirs = (getattr(part.head, field.name) for part in (moments, deployment))
         if mine != theirs:
-            what = "are of another model" if field.name == "fingerprint" else f"differ in `{field.name}`"
+            said = {"source": "are of another model", "names": "differ in `class_names`"}
+            what = said.get(field.name, f"differ in `{field.name}`")
             raise InputError(f"The deployment statistics {what} ({theirs!r:.60}, training {mine!r:.60}): {again}.")
     if len(deployment.sample) == 0:
         raise InputError(f"The deployment statistics hold no rows to find a threshold on: {again}.")

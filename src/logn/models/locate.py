@@ -44,9 +44,9 @@ def locate_logits(
 ) -> LogitLayer:
     """Find where `model` gives its class logits.
 
-    Supports detectors of torchvision, MMDetection, Detectron2, transformers, Ultralytics and RF-DETR, timm models, and
-    any model with an attribute `logit_layer`. Other classifiers are run once, on `inputs` or on random images, to find
-    the layer whose output they return. Nothing is guessed from the names or the order of layers. DataParallel and
+    Supports detectors of torchvision, MMDetection, transformers, Ultralytics and RF-DETR, timm models, and any model
+    with an attribute `logit_layer`. Other classifiers are run once, on `inputs` or on random images, to find the layer
+    whose output they return. Nothing is guessed from the names or the order of layers. DataParallel and
     compiled models are unwrapped.
 
     Args:

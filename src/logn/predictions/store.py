@@ -168,7 +168,7 @@ class StoreHeader:
 
 def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
     """Refuse a part in `path` whose header, the second, differs from the first."""
-    known, others = (asdict(header) | asdict(header.head) for header in (first, second))
+    known, others = (asdict(header.head) | asdict(header) for header in (first, second))
     for name, value in known.items():
         other = others[name]
         if name not in ("num_images", "metadata", "head", "source") and other != value:

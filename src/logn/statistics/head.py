@@ -91,7 +91,7 @@ class Head:
             raise InputError("There is only 1 column, the background: there must be a column for a class, too.")
         if self.names is not None and len(self.names) != columns:
             raise InputError(
-                f"Expected `names` to have one name per column ({columns}), but got {len(self.names)} class names."
+                f"Expected `class_names` to have one name per column ({columns}), but got {len(self.names)}."
             )
         if any(not 0 <= column < columns for column in self.unused):
             raise InputError(f"Expected `unused` to be columns from 0 to {columns - 1}, but got {self.unused}.")

@@ -34,7 +34,7 @@ from logn.thresholds.given import FORMULA, by_class, check_threshold, read_given
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 FILE_FORMAT = "logn.operating_points"
-FILE_SCHEMA = 2
+FILE_SCHEMA = 3
 # Of the detections that thresholds per class keep, one threshold must keep this share.
 LEAST_KEPT = 0.95
 # Numbers in the rows that shifts are solved on.

@@ -26,13 +26,12 @@ from logn.measure.comparison.comparison import (
     Provenance,
     ReportDetails,
 )
-from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import FracalSigmoid
 from logn.predictions.decoder import DecodeSettings
 from logn.statistics.head import Head
 
@@ -75,8 +74,9 @@ ROWS = st.lists(COUNTS, min_size=CLASSES, max_size=CLASSES).map(np.array)
 LABELS = st.integers(0, CLASSES - 1)
 MAPS = st.one_of(
     st.none(),
-    st.builds(ClassAffine, NUMBERS, NUMBERS, st.sampled_from([None, 0, -1]), TEXTS, st.dictionaries(TEXTS, TEXTS)),
-    NUMBERS.map(lambda shift: ScoresAsLogits(FracalSigmoid(np.array(shift)), increasing=True)),
+    st.builds(
+        ClassAffine, NUMBERS, NUMBERS, st.sampled_from([None, Head(background=0)]), TEXTS, st.dictionaries(TEXTS, TEXTS)
+    ),
     st.just(np.negative),
 )
 SETTINGS = st.builds(
@@ -115,7 +115,6 @@ def comparisons(draw):
         per_class=CLASS_VALUES,
         differences=st.fixed_dictionaries(dict.fromkeys(METRICS[task], made(Interval))),
         transform=MAPS,
-        notes=made(tuple[str, ...]),
         seconds=VALUES,
         name=st.just(""),
         **of_task,
@@ -198,7 +197,7 @@ def changed(saved, folder, change):
 SECTIONS = ("rows", "classes", "protocols", "settings", "provenance", "seconds")
 CHANGES = {
     **{f"{name} {value}": ({name: value}, "comparison.json`") for name in SECTIONS for value in (3, "x", [1], None)},
-    "schema": ({"schema": 99}, "is logn.comparison of schema 99, but .* logn.comparison of schema 4"),
+    "schema": ({"schema": 99}, "is logn.comparison of schema 99, but .* logn.comparison of schema 6"),
     "no methods": ({"rows": []}, "has no methods"),
 }
 

@@ -183,7 +183,7 @@ class TestUltralytics:
         done = correct(source, noise, out, trust=True, method="p2p:strength=0.5")
         assert (done.num_classes, done.images, len(done.maps)) == (5, 6, stages)
         assert done.traits.preprocessing == "letterboxed to 64"
-        assert done.moments[0].head.class_names == NAMES
+        assert done.moments[0].head.names == NAMES
         own_logits = models_of("test_ultralytics.py")["own_logits"]
         before, after = (own_logits(YOLO(path).model.eval()) for path in (source, out))
         for stage, rows in enumerate(zip(after, before, strict=True), 1):

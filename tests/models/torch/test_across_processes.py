@@ -67,7 +67,7 @@ try:
         model(torch.zeros(1, 5))
 except logn.InputError as error:
     refused = str(error)
-assert "`class_names`" in refused, refused
+assert "`names`" in refused, refused
 
 # Each process brings one image of its own, and both find the same map.
 linear = nn.Sequential(nn.Linear(4, 5))

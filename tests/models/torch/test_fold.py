@@ -17,7 +17,6 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import FracalSigmoid
 from logn.models.layer import LogitLayer
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
@@ -294,7 +293,7 @@ def test_what_cannot_take_a_fold_is_refused(head, layer, affine, message):
     ("layer", "affine", "message"),
     [
         (LogitLayer("tail"), random_map(3), "no module `tail`"),
-        (HEAD, FracalSigmoid.fit([60, 20, 1], 100, None), "a ClassAffine, but got FracalSigmoid"),
+        (HEAD, np.tanh, "a ClassAffine"),
         (HEAD, random_map(4), "columns differs: 4 in `affine`, 3 in `head`"),
         (LogitLayer("head", background=0), random_map(3, background=-1), "background differs: last in `affine`, first"),
         (HEAD, [random_map(3)] * 2, "one map, since `head` has no stages, but got 2"),

@@ -189,7 +189,7 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
     nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight, std=0.5)
     dataset = SampleDataset(lvis_folder / "train.json")
     moments = collect_detector_statistics(detector, dataset, max_images=4)
-    assert moments.head.class_names[-CLASSES:] == dataset.class_names
+    assert moments.head.names[-CLASSES:] == dataset.class_names
     assert (moments.head.background, moments.head.activation) == (detector.background, detector.activation)
     affine = logit_normalization(moments)
     predict(detector, dataset, tmp_path / "store", dtype="float32", batch=1)

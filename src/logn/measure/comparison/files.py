@@ -12,19 +12,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from logn.base.files import check_new, put_files, staging_folder, write_text
 from logn.base.strict_json import parse_json, plain_values, typed_values
 from logn.errors import InputError, warn
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
-from logn.measure.comparison.method_fitting import ScoresAsLogits, UnsavedMap
+from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
 from logn.methods.affine import ClassAffine
-from logn.methods.fractal_calibration import FracalSigmoid
 from logn.statistics.head import Head
 
-FORMAT, SCHEMA = "logn.comparison", 4
+FORMAT, SCHEMA = "logn.comparison", 6
 DOCUMENT, TABLES = "comparison.json", "comparison.md"
 
 
@@ -45,8 +42,6 @@ def _encode_map(transform: Any) -> dict[str, Any] | None:
     if isinstance(transform, ClassAffine):
         names = ("scale", "shift", "head", "method", "settings")
         return {"kind": "affine", **{name: getattr(transform, name) for name in names}}
-    if isinstance(transform, ScoresAsLogits) and isinstance(transform.to_scores, FracalSigmoid):
-        return {"kind": "fracal-sigmoid", "shift": transform.to_scores.shift}
     return None if transform is None else {"kind": "unsaved"}
 
 
@@ -56,8 +51,6 @@ def _decode_map(content: Mapping[str, Any] | None) -> Any:
     if content["kind"] == "affine":
         head = None if content["head"] is None else Head.of_values(content["head"])
         return ClassAffine(content["scale"], content["shift"], head, content["method"], content["settings"])
-    if content["kind"] == "fracal-sigmoid":
-        return ScoresAsLogits(FracalSigmoid(np.array(content["shift"])), increasing=True)
     return UnsavedMap()
 
 

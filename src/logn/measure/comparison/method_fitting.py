@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import logit
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import checked_inputs, fit, needs, parse, with_threshold
-from logn.methods.fractal_calibration import FracalSigmoid
 from logn.methods.recommend import RECOMMENDED
 from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
@@ -135,15 +133,13 @@ def fit_for_store(spec: str, head: Head, *, allow_mismatch: bool = False, **inpu
         array([-4.605, -2.303, -0.   ])
     """
     inputs = checked_inputs(inputs)
-    name, options = parse(spec)
+    name, _ = parse(spec)
     moments, counts = inputs.pop("moments", None), inputs.pop("counts", None)
     if moments is not None:
         _check_statistics(moments, head, allow_mismatch)
     table = None if counts is None else aligned_counts(counts, head)
     if head.unused and "counts" in needs(name):
         return _fit_for_labelled_columns(spec, head, counts=table, **inputs)
-    if name == "fracal" and head.activation == "sigmoid" and table is not None:
-        return ScoresAsLogits(FracalSigmoid.fit(table, dimensions=inputs.get("dimensions"), **options), increasing=True)
     if isinstance(inputs.get("target"), ClassCounts):
         inputs["target"] = inputs["target"].aligned_to(head.class_names).instance_counts
     recorded: dict[str, Any] = {name: getattr(head, name) for name in ("background", "activation", "num_columns")}
@@ -201,30 +197,6 @@ def aligned_counts(counts: ClassCounts | npt.ArrayLike, head: Head) -> ClassCoun
             f"but got {table.num_classes}."
         )
     return table
-
-
-@dataclass(frozen=True)
-class ScoresAsLogits:
-    """A map to scores as a map to logits, so that the sigmoid that follows gives the scores back.
-
-    Args:
-        to_scores: From logits to scores between 0 and 1.
-        increasing: Whether the score of each class grows with its logit and depends on no other.
-
-    Example:
-        >>> ScoresAsLogits(lambda logits: np.full_like(logits, 0.5))(np.array([3.0]))
-        array([0.])
-    """
-
-    to_scores: Any
-    increasing: bool = False
-
-    def __call__(self, logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Logits whose sigmoid is the score of `logits`."""
-        scores = np.asarray(self.to_scores(np.asarray(logits, np.float64)))
-        scores = scores.clip(1e-30, 1 - 1e-15)
-        result: npt.NDArray[Any] = logit(scores).astype(logits.dtype)
-        return result
 
 
 @dataclass(frozen=True)

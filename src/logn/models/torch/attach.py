@@ -170,7 +170,9 @@ def maps_of_modules(
     if not allow_refold:  # before the weights are compared, since a fold has changed them
         for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
             refuse_folded(path, module)
-    asks_for_weights = any(part.head is not None and part.head.source_kind == "torch" for part in maps)
+    asks_for_weights = any(
+        isinstance(part, ClassAffine) and part.head and part.head.source_kind == "torch" for part in maps
+    )
     digest = fingerprint(model) if not allow_refold and asks_for_weights else None
     head = Head(columns, background=layer.background, activation=layer.activation, source=digest)
     for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):

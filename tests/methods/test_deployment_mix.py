@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import logn
-from logn.methods.prior import estimate_prior
+from logn.methods.deployment_mix import estimate_prior
 from logn.statistics.head import Head
 
 TRAINING = np.array([0.6, 0.25, 0.1, 0.05])
@@ -96,7 +96,7 @@ def test_sigmoids_have_a_share_each_and_a_background_is_a_class():
 
 
 def test_larger_inputs_are_subsampled(monkeypatch):
-    monkeypatch.setattr("logn.methods.prior.MOST_ROWS", 5000)
+    monkeypatch.setattr("logn.methods.deployment_mix.MOST_ROWS", 5000)
     found = estimate(draw(DEPLOYED, 20_000, 5).reshape(4000, 5, 4))
     assert found.num_rows == 5000
     np.testing.assert_allclose(found.shares, DEPLOYED, atol=0.03)

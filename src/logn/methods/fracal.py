@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
-
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, as_rows, is_torch_tensor, sigmoid
+from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.methods.affine import ArrayT, ClassAffine
+from logn.methods.affine import ClassAffine
 from logn.methods.checks import CountKind, checked_counts, checked_number
 from logn.statistics.head import Head
 
@@ -42,7 +39,7 @@ def fracal(
         base: Base of the logarithm of the frequencies: 10 in the released configuration; 2 and e are the others.
         count_kind: Which counts of a `ClassCounts` to take: "images" or "instances".
         background: Index of the background column, which is left alone: None, 0 or -1.
-        activation: What the model applies to the logits; "sigmoid" is refused, see `FracalSigmoid`.
+        activation: What the model applies to the logits; "sigmoid" is refused: that form is not affine.
 
     Example:
         >>> fracal([60, 20, 1], 100, background=-1).shift.round(6)
@@ -50,8 +47,8 @@ def fracal(
     """
     if activation == "sigmoid":
         raise InputError(
-            "The method `fracal` makes maps for a softmax only; its form for sigmoids is no affine map, and "
-            "`logn compare` measures it."
+            "The method `fracal` is for a softmax: its form for sigmoids is a product of two sigmoids, which is no "
+            "scale and shift of the logits."
         )
     shift, total = _frequency_shift(counts, num_images, base, count_kind)
     lengths = _checked_dimensions(dimensions, len(shift))
@@ -64,55 +61,6 @@ def fracal(
         method="fracal",
         settings=settings,
     )
-
-
-@dataclass(frozen=True)
-class FracalSigmoid:
-    """The form for sigmoid heads: the product of two sigmoids, hence no affine map of the logits.
-
-    It returns scores, not logits, and cannot be folded into a layer.
-
-    Args:
-        shift: Summand of each class inside the second sigmoid.
-
-    Example:
-        >>> scores = FracalSigmoid.fit([60, 20, 1], 100, [1.795877, 1.0, 1.0])
-        >>> scores(np.array([1.0, 0.8, 0.2])).round(6)
-        array([0.451118, 0.537844, 0.482177])
-    """
-
-    shift: FloatArray
-
-    @classmethod
-    def fit(
-        cls,
-        counts: ClassCounts | npt.ArrayLike,
-        num_images: float | None = None,
-        dimensions: npt.ArrayLike | None = None,
-        *,
-        power: float = 2.0,
-        base: float = 10.0,
-        count_kind: CountKind = "images",
-    ) -> FracalSigmoid:
-        """Compute the shift; the arguments are those of `fracal`."""
-        shift, _ = _frequency_shift(counts, num_images, base, count_kind)
-        powers = _checked_dimensions(dimensions, len(shift)) ** checked_number("power", power)
-        logarithm = np.log(checked_number("base", base, above=1.0))
-        return cls(shift - np.log(powers / powers.sum()) / logarithm - np.log(len(shift)) / logarithm)
-
-    @property
-    def num_columns(self) -> int:
-        """How many columns the logits have."""
-        return len(self.shift)
-
-    def __call__(self, logits: ArrayT) -> ArrayT:
-        """Scores of `logits` (…, C), in the kind and dtype they came in."""
-        if is_torch_tensor(logits):
-            tensor: Any = logits
-            return cast(ArrayT, tensor.sigmoid() * (tensor + tensor.new_tensor(self.shift.tolist())).sigmoid())
-        rows = as_rows(logits, self.num_columns)
-        scores = sigmoid(rows) * sigmoid(rows + self.shift)
-        return cast(ArrayT, scores.reshape(np.shape(cast(Any, logits))).astype(rows.dtype))
 
 
 def _frequency_shift(
