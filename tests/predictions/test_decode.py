@@ -21,9 +21,9 @@ from logn.predictions.decoder import DecodeSettings, decode, decode_evaluated, d
 from logn.predictions.detections import Detections
 from logn.predictions.image_decoder import sort_candidates
 from logn.predictions.nms import Boxes, Suppression
-from logn.predictions.scores import ImageLogits, ScoreFunction, Scratch
+from logn.predictions.scores import ImageLogits, ScoreFunction
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.head import Head, foreground_columns
+from logn.statistics.head import Head
 
 SEEDS = st.integers(0, 2**32 - 1)
 SKIPPED = ("image_index", "labels", "scores")
@@ -72,17 +72,14 @@ def iou(left, right):
 
 def naive_decode(proposals, header, transform, chosen):
     """All candidates, full suppression per class, then the best, with Python's own sort."""
-    foreground = foreground_columns(header.head.width, header.head.background)
-    function = ScoreFunction(transform, header.head.width, header.head.activation, foreground)
-    flat, scores = function(ImageLogits(proposals.logits, Scratch())).above(-1.0)
-    assert len(flat) == len(proposals.logits) * header.num_classes
+    scores = ScoreFunction(transform, header.head)(ImageLogits(proposals, Postprocessing()))
+    assert scores.shape == (len(proposals.logits), header.num_classes)
     candidates = []
-    for index, score in zip(flat.tolist(), scores.tolist(), strict=True):
-        proposal, label = divmod(index, header.num_classes)
+    for (proposal, label), score in np.ndenumerate(scores):
         box = proposals.boxes[proposal, label] if header.class_boxes else proposals.boxes[proposal]
         large = min(box[2] - box[0], box[3] - box[1]) >= chosen.min_box_size
         if score > chosen.score_threshold and large:
-            candidates.append((-score, proposal, label, tuple(box.tolist())))
+            candidates.append((-float(score), proposal, label, tuple(box.tolist())))
     kept = []
     for candidate in sorted(candidates):
         rivals = [other for other in kept if other[2] == candidate[2]]

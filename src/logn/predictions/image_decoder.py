@@ -15,19 +15,14 @@ from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections, Skipped
 from logn.predictions.nms import HALF, LOWER_HALF, Boxes, Suppression, descending_keys
 from logn.predictions.scores import (
-    BestClassScores,
-    ChosenClassScores,
     Float32,
+    FrameworkScores,
     ImageLogits,
-    LateFactorScores,
-    PowerScores,
     ScoreFunction,
-    Scores,
-    Scratch,
     Transform,
+    best_class_alone,
 )
 from logn.predictions.store import PredictionStore
-from logn.statistics.head import Head, foreground_columns
 
 Method = ClassAffine | Transform | None
 Mask = npt.NDArray[np.bool_]
@@ -85,7 +80,7 @@ class Candidates:
         threshold: What scores must exceed.
     """
 
-    scores: Scores
+    scores: Float32
     boxes: Boxes
     suppression: Suppression
     num_classes: int
@@ -123,7 +118,8 @@ class Candidates:
         return kept
 
     def _above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
-        flat, scores = self.scores.above(level)
+        flat = np.flatnonzero(self.scores > level)
+        scores: Float32 = self.scores.reshape(-1).take(flat)
         if self.min_box_size > 0:
             proposals = flat // self.num_classes
             boxes = self.boxes.at(proposals, flat - proposals * self.num_classes)
@@ -187,17 +183,12 @@ class ImageDecoder:
     def __init__(self, store: PredictionStore, transforms: Sequence[Method], settings: DecodeSettings) -> None:
         header = store.header
         self.store, self.transforms, self.settings = store, tuple(transforms), settings.resolved(header)
-        head = header.head
-        foreground = foreground_columns(head.width, head.background)
-        columns = range(*foreground.indices(head.width))
-        self._class_of = _class_of_columns(head, columns)
-        self._num_columns = len(columns)
         #: How many classes detections may have.
         self.num_classes = header.num_classes
-        self._said = header.postprocessing or Postprocessing()
-        self._functions = [
-            ScoreFunction(transform, head.width, str(head.activation), foreground) for transform in transforms
-        ]
+        self._postprocessing = header.postprocessing or Postprocessing()
+        self._functions = [ScoreFunction(transform, header.head) for transform in transforms]
+        places = header.head.foreground - (header.head.background == 0) if header.head.unused else None
+        self._framework_scores = FrameworkScores(self._postprocessing, bool(self.settings.multi_label), places)
         self._local = threading.local()
 
     def decode(self, task: ImageTask) -> list[Decoded]:
@@ -210,11 +201,10 @@ class ImageDecoder:
         return [Decoded.concatenate(of_method) for of_method in parts]
 
     def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[Decoded]:
-        scratch = self._local.__dict__.setdefault("scratch", Scratch())
         guesses: dict[int, float] = self._local.__dict__.setdefault("guesses", {})
         boxes, nms, overlap = Boxes(proposals, self.num_classes), self.settings.nms or "", self.settings.nms_iou or 0.0
         suppression = Suppression(nms, boxes, overlap)
-        image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
+        image = ImageLogits(proposals, self._postprocessing)
         # Looked at once instead of for each candidate of each method.
         smallest = self.settings.min_box_size or 0.0
         smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
@@ -222,10 +212,10 @@ class ImageDecoder:
         one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
         limit = self.settings.max_detections
         for method, function in enumerate(self._functions):
-            filtered, threshold = self._filtered(function(image), image.factors, self.settings.score_threshold)
+            scores, threshold = self._framework_scores(function(image), image.factors, self.settings.score_threshold)
             if one_class_each:
-                filtered = BestClassScores(filtered, self.num_classes)
-            candidates = Candidates(filtered, boxes, suppression, self.num_classes, smallest, threshold)
+                scores = best_class_alone(scores)
+            candidates = Candidates(scores, boxes, suppression, self.num_classes, smallest, threshold)
             if limit is None:
                 kept = candidates.all()
             else:
@@ -236,7 +226,7 @@ class ImageDecoder:
                 chosen = task.evaluated[index - task.start].take(kept.labels)
                 kept, skipped = kept.take(chosen), kept.take(~chosen)
             decoded = self._decoded(index, kept, skipped, boxes)
-            if self._said.clip_boxes:
+            if self._postprocessing.clip_boxes:
                 corners = decoded.detections.boxes
                 np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
             yield decoded
@@ -254,25 +244,3 @@ class ImageDecoder:
         label: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
         labels = skipped.labels.astype(label)
         return Decoded(detections, Skipped(np.full(len(labels), index, image), labels, skipped.scores))
-
-    def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
-        """The scores as the framework makes them, and what they must exceed."""
-        if factors is not None and self._said.objectness == "late factor":
-            scores, threshold = LateFactorScores(scores, factors, self._num_columns, threshold), min(threshold, 0.0)
-        if self._said.score_power != 1:
-            scores = PowerScores(scores, self._said.score_power)
-        # Classes without labels compete for a proposal, too, where it can be of one class only.
-        if not self.settings.multi_label:
-            scores = BestClassScores(scores, self._num_columns)
-        if self._class_of is not None:
-            scores = ChosenClassScores(scores, self._class_of, self.num_classes)
-        return scores, threshold
-
-
-def _class_of_columns(head: Head, columns: range) -> npt.NDArray[np.intp] | None:
-    """Per foreground column the class that it stands for, -1 for none; None where it is simply its place."""
-    if not head.unused:
-        return None
-    class_of = np.full(head.width, -1, np.intp)
-    class_of[head.foreground] = np.arange(head.num_classes)
-    return class_of[columns.start : columns.stop]

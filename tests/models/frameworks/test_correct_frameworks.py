@@ -114,12 +114,12 @@ class TestHuggingFace:
         metadata = done.moments[0].head
         background = (-1, "softmax") if name == "detr" else (None, "sigmoid")
         assert (metadata.background, metadata.activation) == background
-        assert metadata.class_names == (*NAMES, *(["background"] if name == "detr" else []))
+        assert metadata.names == (*NAMES, *(["background"] if name == "detr" else []))
         statistics = ClassMoments.load(out / "logn-statistics.safetensors")
         assert statistics.count.max() == done.moments[0].count.max()
         close(self.logits(out), self.logits(source), ClassAffine.load(out / "logn-affine.safetensors"))
         assert {file.name for file in tmp_path.iterdir()} == {"model", "corrected", "train"}
-        with pytest.raises(InputError, match="holds a correction already; use it as it is"):
+        with pytest.raises(InputError, match="holds a correction already"):
             correct(out, noise, tmp_path / "twice")
 
     def test_without_an_output_nothing_is_written(self, folder, noise, tmp_path, capsys):

@@ -284,6 +284,7 @@ def open_file(folder: Path, hints: Hints) -> LoadedFile:
         save=lambda network, path: _save(network, processor, folder, path),
         run=run if detector is None else detector.run,
         detector=detector,
+        is_folded=any(folder.glob("logn-affine*.safetensors")),  # a correction leaves its map there
     )
 
 

@@ -18,7 +18,6 @@ from logn.models.layer import (
     find_modules,
     refuse_single_logit,
     unwrap,
-    with_class_axis,
 )
 from logn.models.layer import fingerprint as fingerprint_of
 from logn.models.locate import layer_of
@@ -87,7 +86,7 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
-    layer = with_class_axis(model, layer_of(model, layer))
+    layer = layer_of(model, layer)
     columns = count_columns(model, layer)
     refuse_single_logit(layer, columns)
     _check_stages(layer, find_modules(model, layer))
@@ -118,8 +117,7 @@ def record(
     queues: list[DeviceRows] = []
     with contextlib.ExitStack() as hooks:
         hooks.callback(recompile)
-        for slot in give_own_slots(model, layer):
-            hooks.callback(slot.restore)
+        hooks.enter_context(give_own_slots(model, layer))
         passes = ForwardPasses(unwrap(model)) if layer.final_only == "call" else None
         if passes is not None:
             hooks.callback(passes.remove)
