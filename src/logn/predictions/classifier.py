@@ -19,7 +19,7 @@ from logn.data.dataset import ClassificationDataset
 from logn.data.logit_files import locate_array
 from logn.errors import InputError, warn
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel
+from logn.models.opened import Model
 
 FORMAT, SCHEMA = "logn.classifier", 1
 
@@ -100,7 +100,7 @@ def check_file(path: str | os.PathLike[str], *, overwrite: bool) -> None:
 
 
 def predict_classifier(
-    model: OpenedModel,
+    model: Model,
     data: ClassificationDataset,
     path: str | os.PathLike[str],
     *,
