@@ -92,8 +92,10 @@ def _make():
     truth = rng.integers(0, len(NAMES), 30)
     logits = 2 * np.eye(len(NAMES))[truth] + rng.normal(size=(30, len(NAMES))) + [2.0, 1.0, 0.0]
     paths = tuple(f"{NAMES[label]}/{place}.png" for place, label in enumerate(truth))
-    known = {"activation": "softmax", "layer": "head", "fingerprint": None, "data": "test"}
-    ClassifierPredictions(logits.astype(np.float32), truth, paths, NAMES, known).save("classifier.safetensors")
+    head = Head(names=NAMES, activation="softmax", layer="head")
+    ClassifierPredictions(logits.astype(np.float32), truth, paths, head, {"data": "test"}).save(
+        "classifier.safetensors"
+    )
     classifier = logn.compare(logits, truth, ["logn"], train_logits=logits, counts=COUNTS)
     classifier.save("comparison-classifier")
 
