@@ -36,6 +36,7 @@ class FirstImages:
         self._dataset = dataset
         self.image_ids = dataset.image_ids[:number]
         self.class_names, self.category_ids = dataset.class_names, dataset.category_ids
+        self.images_fingerprint = None
 
     def read_image(self, index: int) -> Any:
         """One image, RGB."""

@@ -72,7 +72,7 @@ def compare(
     from logn.measure.comparison.compare import compare as run
     from logn.measure.comparison.comparison import CompareSettings
     from logn.measure.comparison.method_fitting import DEFAULT_METHODS
-    from logn.predictions.store import PredictionStore
+    from logn.predictions.store import Predictions
 
     classifier = is_classifier(source)
     if masks is None or classifier:
@@ -91,7 +91,7 @@ def compare(
         # What is left out is in the notes of the comparison, which are printed.
         leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
         settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
-    store = None if classifier else PredictionStore(source)
+    store = None if classifier else Predictions(source)
     if masks is not None and store is not None:
         from logn.models.open import open_model
 

@@ -52,7 +52,7 @@ from logn.predictions.classifier import ClassifierPredictions, is_classifier_fil
 from logn.predictions.decoder import decode_evaluated
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
-from logn.predictions.store import PredictionStore, StoreHeader
+from logn.predictions.store import Predictions, StoreHeader
 from logn.statistics.moments import ClassMoments
 
 Progress = Callable[[int], object]
@@ -99,7 +99,7 @@ class DetectionTask:
         notes: What to know before reading the numbers.
     """
 
-    store: PredictionStore
+    store: Predictions
     truth: GroundTruth
     groups: Groups | None
     group_source: str | None
@@ -116,7 +116,7 @@ class DetectionTask:
     @classmethod
     def open(
         cls,
-        store: PredictionStore,
+        store: Predictions,
         annotations: Any,
         settings: CompareSettings,
         moments: ClassMoments | None,
