@@ -32,6 +32,7 @@ def test_pasted_masks_equal_torchvision(seed):
 
 class MadeImages:
     image_ids, category_ids, class_names = np.array([4, 9, 2, 30]), np.arange(1, 7), tuple("abcdef")
+    images_fingerprint = None
 
     def read_image(self, index):
         return np.full((60, 80, 3), index, np.uint8)

@@ -203,7 +203,7 @@ def correct(
         thresholds: Fold a threshold per class with the correction, so that `at` acts as all of them: what to choose
             them for ("f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all classes), or thresholds
             that exist, as for `logn.thresholds.fold_thresholds`, which then apply to the corrected scores.
-        labels: Labelled images to choose thresholds on: COCO, LVIS, YOLO or VOC. Given thresholds need none.
+        labels: Labelled images to choose thresholds on: COCO, LVIS or YOLO. Given thresholds need none.
         label_images: Folder that the image paths of `labels` start from; by default that of the labels.
         at: The score threshold that you use the model with.
         deployment: Unlabelled images from where the model is used, a folder or list as `images`; 100 suffice. The new

@@ -22,14 +22,14 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from logn.base.arrays import ACTIVATIONS, check_background, foreground_columns
-from logn.base.files import write_safetensors, write_text
+from logn.base.files import atomic_path, write_text
 from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
 
 FILE_FORMAT, FILE_SCHEMA = "logn.predictions", 6
 HEADER_NAME = "header.json"
 # A shard is written when it has so many images or bytes: what a kill loses, and what a writer keeps in memory.
-SHARD_IMAGES, SHARD_BYTES = 32, 64_000_000
+SHARD_IMAGES, SHARD_BYTES = 32, 16_000_000
 
 
 class _HeaderFile(msgspec.Struct):
@@ -425,7 +425,7 @@ class PredictionWriter:
         if np.isnan(numbers).any():
             raise InputError(f"Expected {what} to be numbers, but got NaN.")
         limit = float(np.finfo(self.header.dtype).max)
-        return np.asarray(np.clip(numbers, -limit, limit).astype(self.header.dtype))
+        return np.asarray(np.clip(numbers, -limit, limit).astype(self.header.dtype, copy=False))
 
     def _check_boxes(self, image_id: int, proposals: Proposals) -> None:
         expected = (self.header.num_classes, 4) if self.header.class_boxes else (4,)
@@ -449,15 +449,13 @@ class PredictionWriter:
         """Write the images that wait as one shard."""
         if not self._waiting:
             return
-        tensors = {
-            name: np.concatenate([arrays[name] for arrays in self._waiting.values()])
-            for name in (*self.header.arrays, "sizes", "rows")
+        ids = np.array(list(self._waiting), np.int64)
+        tensors = {"image_ids": [ids]} | {
+            name: [arrays[name] for arrays in self._waiting.values()] for name in ("sizes", "rows", *self.header.arrays)
         }
-        tensors["image_ids"] = np.array(list(self._waiting), np.int64)
         # Two processes that run the same images write the same file.
-        name = hashlib.sha256(tensors["image_ids"].tobytes()).hexdigest()[:16]
-        described = {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), "header": self.header.digest}
-        write_safetensors(self._folder / f"{name}.safetensors", tensors, described)
+        path = self._folder / f"{hashlib.sha256(ids.tobytes()).hexdigest()[:16]}.safetensors"
+        _write_shard(path, tensors, {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), "header": self.header.digest})
         self._waiting, self._waiting_bytes = {}, 0
 
     def close(self) -> None:
@@ -469,3 +467,22 @@ class PredictionWriter:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+_TYPES = {"int64": "I64", "uint16": "U16", "float16": "F16", "float32": "F32"}
+
+
+def _write_shard(path: Path, tensors: Mapping[str, list[npt.NDArray[Any]]], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file of arrays that lie in parts, in one atomic step and without joining them in memory."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, parts in tensors.items():
+        start, end = end, end + sum(part.nbytes for part in parts)
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        header[name] = {"dtype": _TYPES[parts[0].dtype.name], "shape": shape, "data_offsets": (start, end)}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)  # the format wants the arrays to start at a multiple of 8
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for part in (part for parts in tensors.values() for part in parts):
+            file.write(np.ascontiguousarray(part).data)

@@ -120,10 +120,12 @@ def compare(
 
 def is_classifier(source: Path) -> bool:
     """Whether predictions are a file of logits; refuses what is neither that nor a folder of `logn predict`."""
+    from logn.predictions.store import HEADER_NAME
+
     options.refuse_model(source, "predictions", "predict", "--data", "val.json", "-o", "predictions")
     if source.is_file() and format_of(source) == "logn.statistics":
         raise InputError(f"`{source}` holds statistics, not predictions: pass it as `-s {source}`.")
-    if any(source.glob("part-*")):
+    if (source / HEADER_NAME).is_file():
         return False
     if source.is_file() and source.suffix.lower() == ".json":
         raise InputError(
