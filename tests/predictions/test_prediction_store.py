@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.made.split import make_split
+from tests.made.split import make_split, store_header
 
 from logn import InputError, Predictions, Proposals
 from logn.errors import LogNWarning
@@ -19,9 +19,10 @@ from logn.matching.labels import truth_of_predictions
 from logn.predictions import store as predictions_store
 from logn.predictions.nms import Boxes
 from logn.predictions.store import PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 NAMED = {"class_names": ("cup", "cat", "owl"), "category_ids": (3, 5, 9)}
-HEADER = StoreHeader(num_columns=4, background=0, metadata={"model": "made"}, **NAMED)
+HEADER = store_header(4, background=0, metadata={"model": "made"}, **NAMED)
 ROWS = {7: 3, 2: 0, 11: 2, 5: 1}
 
 
@@ -140,26 +141,29 @@ def test_a_shard_that_is_cut_anywhere_is_refused_by_its_name(tmp_path):
 @pytest.mark.parametrize(
     "other",
     [
-        replace(HEADER, background=-1),
-        replace(HEADER, class_names=("cup", "cat", "elk")),
-        replace(HEADER, dtype="float32"),
-        replace(HEADER, metadata={"fingerprint": "other"}),
+        {"background": -1},
+        {"class_names": ("cup", "cat", "elk")},
+        {"dtype": "float32"},
+        {"source": "torch:other"},
+        {"objectness": True},
     ],
-    ids=["background", "names", "dtype", "weights"],
+    ids=lambda words: next(iter(words)),
 )
 def test_other_models_and_settings_are_refused(tmp_path, other):
-    known = replace(HEADER, metadata={"fingerprint": "abc"})
-    write(tmp_path / "one", {7: 3}, known)
-    write(tmp_path / "two", {5: 1}, other)
+    words = {"num_columns": 4, "background": 0, "source": "torch:one", **NAMED}
+    one, two = store_header(**words), store_header(**(words | other))
+    write(tmp_path / "one", {7: 3}, one)
     with pytest.raises(InputError, match="one"):
-        PredictionWriter(tmp_path / "one", other)
-    shutil.copy(*shards(tmp_path / "two"), tmp_path / "one")
-    with pytest.raises(InputError, match=shards(tmp_path / "two")[0].name):
+        PredictionWriter(tmp_path / "one", two)
+    PredictionWriter(tmp_path / "two", two)
+    shutil.copy(tmp_path / "two" / "header.json", tmp_path / "one")
+    with pytest.raises(InputError, match=shards(tmp_path / "one")[0].name):
         Predictions(tmp_path / "one")
 
 
 def test_a_model_that_tells_no_weights_and_notes_that_differ_go_on(tmp_path):
-    write(tmp_path, {7: 3}, replace(HEADER, metadata={"fingerprint": "abc"}))
+    known = replace(HEADER.head, source="torch:one")
+    write(tmp_path, {7: 3}, replace(HEADER, head=known))
     write(tmp_path, ROWS, replace(HEADER, metadata={"model": "elsewhere/made"}))
     assert_holds(Predictions(tmp_path), ROWS)
 
@@ -174,7 +178,7 @@ def test_an_image_twice_is_refused(tmp_path):
 
 
 def test_infinite_logits_become_the_largest_number(tmp_path):
-    with PredictionWriter(tmp_path, StoreHeader(num_columns=3)) as writer:
+    with PredictionWriter(tmp_path, StoreHeader(Head(3, activation="softmax"))) as writer:
         writer.append(1, Proposals(np.zeros((1, 4)), np.array([[np.inf, -np.inf, 1e30]]), height=1, width=1))
     assert Predictions(tmp_path)[0].logits.tolist() == [[65504.0, -65504.0, 65504.0]]
 
@@ -204,7 +208,7 @@ def test_bad_proposals_are_refused_and_leave_nothing(tmp_path, image_id, proposa
 def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tmp_path, kind):
     for rows in ({7: 3}, {7: 3, 5: 1}):
         named = {name: kind(values) for name, values in NAMED.items()}
-        header = StoreHeader(4, background=0, num_images=2, **named)
+        header = store_header(4, background=0, num_images=2, **named)
         write(tmp_path, rows, header=header)
         assert Predictions(tmp_path).is_complete == (len(rows) == 2)
     written = Predictions(tmp_path).header
@@ -215,22 +219,34 @@ def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tm
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("num_columns", 1),
-        ("num_columns", "4"),
-        ("activation", "tanh"),
+        ("head", replace(HEADER.head, activation=None)),
+        ("head", Head(activation="softmax")),
         ("dtype", "int8"),
-        ("class_names", ["cup"]),
-        ("class_names", 5),
-        ("category_ids", ["1", "2", "3"]),
-        ("num_images", "many"),
+        ("category_ids", [1, 2]),
         ("num_images", -1),
-        ("metadata", None),
         ("boxes_per_proposal", 2),
     ],
 )
-def test_bad_headers_are_refused(tmp_path, name, value):
+def test_bad_settings_are_refused(name, value):
     with pytest.raises(InputError, match=name):
         replace(HEADER, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("head", {"num_columns": 4, "activation": "tanh"}),
+        ("head", {"num_columns": "4", "activation": "softmax"}),
+        ("head", None),
+        ("dtype", "int8"),
+        ("dtype", 16),
+        ("category_ids", ["1", "2", "3"]),
+        ("num_images", "many"),
+        ("metadata", None),
+        ("postprocessing", {"nms": "soft"}),
+    ],
+)
+def test_bad_headers_are_refused(tmp_path, name, value):
     write(tmp_path)
     file = tmp_path / "header.json"
     content = json.loads(file.read_text())
@@ -286,7 +302,7 @@ def test_widths_in_the_place_of_corners_are_noticed_once(tmp_path):
 
 
 def test_the_boxes_of_the_top_classes_are_kept_and_others_use_that_of_the_top_one(tmp_path):
-    header = StoreHeader(num_columns=6, background=0, dtype="float32", class_boxes=True)
+    header = StoreHeader(Head(6, background=0, activation="softmax"), dtype="float32", class_boxes=True)
     images = {image: made_proposals(image, 4, columns=6, class_boxes=True) for image in (1, 2)}
     for kept, folder in ((2, "two"), (5, "five")):
         with PredictionWriter(tmp_path / folder, replace(header, boxes_per_proposal=kept)) as writer:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from logn.base.arrays import ACTIVATIONS, check_background, foreground_columns
 from logn.base.files import atomic_path, write_text
 from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
+from logn.statistics.head import Head
 
-FILE_FORMAT, FILE_SCHEMA = "logn.predictions", 6
+FILE_FORMAT, FILE_SCHEMA = "logn.predictions", 7
 HEADER_NAME = "header.json"
 # A shard is written when it has so many images or bytes: what a kill loses, and what a writer keeps in memory.
 SHARD_IMAGES, SHARD_BYTES = 32, 16_000_000
@@ -45,120 +45,80 @@ class StoreHeader:
     """What holds for all images of a prediction store.
 
     Args:
-        num_columns: Columns of the logits, including the background.
-        background: Background column: None, 0 or -1.
-        activation: What follows the logits: "softmax" or "sigmoid".
+        head: What the logits are: its number of columns and its activation are known.
         class_boxes: Whether each foreground class has its own box per proposal.
         dtype: "float16" or "float32", of the logits.
-        class_names: Names of the foreground classes, in order.
-        category_ids: Their ids in the annotation file, in order.
+        category_ids: Ids of the foreground classes in the annotation file, in order.
         num_images: Images of the finished store, if known.
         metadata: Anything else JSON can hold: the model, the data.
-        objectness: Whether each proposal has an objectness logit.
-        class_columns: Column of each foreground class. None for all columns but the background, in order.
         postprocessing: How the model's framework makes detections of these proposals; None if unknown.
         boxes_per_proposal: With `class_boxes`, keep the boxes of this many top-scoring classes of each proposal; a
             class without a box uses that of the top class. None keeps all.
 
     Example:
-        >>> StoreHeader(num_columns=4, background=0).num_classes
+        >>> StoreHeader(Head(4, background=0, activation="softmax")).num_classes
         3
     """
 
-    num_columns: int
-    background: int | None = None
-    activation: str = "softmax"
+    head: Head
     class_boxes: bool = False
     dtype: str = "float16"
-    class_names: tuple[str, ...] | None = None
     category_ids: tuple[int, ...] | None = None
     num_images: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    objectness: bool = False
-    class_columns: tuple[int, ...] | None = None
     postprocessing: Postprocessing | None = None
     boxes_per_proposal: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", check_background(self.background))
-        self._check_values()
-        self._take_columns()
-        self._take_entries("class_names", "name", str)
-        self._take_entries("category_ids", "whole number", index)
+        if self.head.activation is None or self.head.num_classes < 1:
+            raise InputError(
+                f"Expected `head` to say its `activation`, `num_columns` and a class, but got {self.head!r}."
+            )
+        if self.dtype not in ("float16", "float32"):
+            raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
+        if self.num_images is not None and self.num_images < 0:
+            raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
+        if self.category_ids is not None:
+            ids = tuple(map(index, self.category_ids))  # of a list or an array
+            object.__setattr__(self, "category_ids", ids)
+            if len(ids) != self.num_classes:
+                raise InputError(
+                    f"Expected `category_ids` to have one entry for each of the {self.num_classes} foreground classes, "
+                    f"but got {len(ids)}."
+                )
         kept = self.boxes_per_proposal
-        if kept is not None and (not isinstance(kept, int) or kept < 1 or not self.class_boxes):
+        if kept is not None and (kept < 1 or not self.class_boxes):
             raise InputError(f"Expected `boxes_per_proposal` of 1 or more, with `class_boxes` only, but got {kept!r}.")
         if kept is not None and kept >= self.num_classes:
             object.__setattr__(self, "boxes_per_proposal", None)
 
-    def _check_values(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.')
-        if self.dtype not in ("float16", "float32"):
-            raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
-        if not isinstance(self.num_columns, int) or self.num_columns - (self.background is not None) < 1:
-            raise InputError(f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}.")
-        if self.num_images is not None and (not isinstance(self.num_images, int) or self.num_images < 0):
-            raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
-        if not isinstance(self.metadata, Mapping):
-            raise InputError(f"Expected `metadata` to be a mapping, but got {self.metadata!r}.")
-        if self.postprocessing is not None and not isinstance(self.postprocessing, Postprocessing):
-            raise InputError(f"Expected `postprocessing` to be a Postprocessing, but got {self.postprocessing!r}.")
-
-    def _take_entries(self, name: str, what: str, convert: Callable[[Any], object]) -> None:
-        """Turn a list, array or tensor into a tuple that JSON can hold."""
-        values = getattr(self, name)
-        if values is None:
-            return
-        try:
-            entries = tuple(convert(value) for value in values)
-        except TypeError:
-            raise InputError(f"Expected `{name}` to list a {what} for each class, but got {_brief(values)}.") from None
-        if len(entries) != self.num_classes:
-            raise InputError(
-                f"Expected `{name}` to have one entry for each of the {self.num_classes} foreground classes, but got "
-                f"{len(entries)}."
-            )
-        object.__setattr__(self, name, entries)
-
-    def _take_columns(self) -> None:
-        """Check that each class has its own foreground column; the plain order becomes None."""
-        if self.class_columns is None:
-            return
-        plain = range(self.num_columns)[foreground_columns(self.num_columns, self.background)]
-        columns = tuple(map(index, self.class_columns))
-        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(plain):
-            raise InputError(
-                f"Expected `class_columns` to name a foreground column of the {self.num_columns} for each class, each "
-                f"once, but got {_brief(columns)}."
-            )
-        object.__setattr__(self, "class_columns", None if columns == tuple(plain) else columns)
-
     @property
     def num_classes(self) -> int:
         """Number of foreground classes."""
-        return len(self.class_columns or ()) or self.num_columns - (self.background is not None)
+        return self.head.num_classes
 
     @property
-    def columns(self) -> npt.NDArray[np.intp]:
-        """The column of the logits of each foreground class."""
-        if self.class_columns is not None:
-            return np.array(self.class_columns, np.intp)
-        return np.arange(self.num_columns)[foreground_columns(self.num_columns, self.background)]
+    def class_names(self) -> tuple[str, ...] | None:
+        """Their names, in order."""
+        return self.head.class_names
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The arrays of a shard with a row per proposal."""
-        with_objectness = ("objectness",) if self.objectness else ()
+        with_objectness = ("objectness",) if self.head.objectness else ()
         with_classes = ("box_classes",) if self.boxes_per_proposal is not None else ()
         return ("logits", "boxes", *with_objectness, *with_classes)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What decides what the shards hold: all but the number of images and the notes."""
+        own = {name: value for name, value in asdict(self).items() if name not in ("head", "num_images", "metadata")}
+        return {**asdict(self.head), **own}
+
+    @property
     def digest(self) -> str:
-        """Digest of what decides what the shards hold: of all but the number of images and notes."""
-        weights = {name: value for name, value in self.metadata.items() if name == "fingerprint"}
-        content = msgspec.json.encode(replace(self, num_images=None, metadata=weights), order="deterministic")
-        return hashlib.sha256(content).hexdigest()[:16]
+        """Digest of the settings."""
+        return hashlib.sha256(msgspec.json.encode(self.settings)).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
         """Write the header of the predictions in `folder`, atomically."""
@@ -183,14 +143,13 @@ class StoreHeader:
 
     def check_same(self, other: StoreHeader, path: Path) -> None:
         """Refuse to continue the predictions in `path`, whose header this is, under another one."""
-        for name, value in asdict(self).items():
-            wanted = asdict(other)[name]
-            if name not in ("num_images", "metadata") and wanted != value:
-                raise InputError(f"`{path}` has {name} {_brief(value)}, not {_brief(wanted)}; use a new folder.")
-        for name, what in (("fingerprint", "weights"), ("images", "images")):
-            values = {header.metadata.get(name) for header in (self, other)} - {None}
-            if len(values) > 1:
-                raise InputError(f"`{path}` was predicted with other {what}; use a new folder.")
+        settings, others = (header.settings | {"images": header.metadata.get("images")} for header in (self, other))
+        for name, value in settings.items():
+            is_unknown = name in ("source", "images") and None in (value, others[name])
+            if value != others[name] and not is_unknown:
+                what = "weights" if name == "source" else name
+                differing = f"{_brief(value)}, not {_brief(others[name])}"
+                raise InputError(f"`{path}` was predicted with other {what} ({differing}); use a new folder.")
 
 
 def _brief(value: Any) -> str:
@@ -223,7 +182,7 @@ class Predictions:
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
-        >>> with PredictionWriter(folder, StoreHeader(num_columns=3, background=-1)) as writer:
+        >>> with PredictionWriter(folder, StoreHeader(Head(3, background=-1, activation="softmax"))) as writer:
         ...     writer.append(17, Proposals(np.zeros((2, 4)), np.ones((2, 3)), height=10, width=20))
         >>> predictions = Predictions(folder)
         >>> len(predictions), predictions.image_ids.tolist(), predictions[0].logits.dtype
@@ -270,7 +229,7 @@ class Predictions:
     @property
     def num_columns(self) -> int:
         """Number of columns of the logits."""
-        return self.header.num_columns
+        return self.header.head.width
 
     @property
     def num_classes(self) -> int:
@@ -355,7 +314,7 @@ class PredictionWriter:
 
     Example:
         >>> import tempfile
-        >>> header = StoreHeader(num_columns=3, background=-1, activation="softmax")
+        >>> header = StoreHeader(Head(3, background=-1, activation="softmax"))
         >>> with PredictionWriter(tempfile.mkdtemp(), header) as writer:
         ...     writer.append(17, Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20))
         ...     17 in writer.image_ids
@@ -399,13 +358,13 @@ class PredictionWriter:
     def _arrays(self, image_id: int, proposals: Proposals) -> dict[str, npt.NDArray[Any]]:
         """The rows of an image as they are stored."""
         header = self.header
-        if proposals.num_columns != header.num_columns:
+        if proposals.num_columns != header.head.width:
             raise InputError(
-                f"Expected the logits of image {image_id} to have {header.num_columns} columns, but got "
+                f"Expected the logits of image {image_id} to have {header.head.width} columns, but got "
                 f"{proposals.num_columns}."
             )
-        if (proposals.objectness is not None) != header.objectness:
-            expected, got = ("an", "none") if header.objectness else ("no", "one")
+        if (proposals.objectness is not None) != header.head.objectness:
+            expected, got = ("an", "none") if header.head.objectness else ("no", "one")
             raise InputError(
                 f"Expected image {image_id} to have {expected} objectness, as the header says, but got {got}."
             )
@@ -415,7 +374,7 @@ class PredictionWriter:
         if proposals.objectness is not None:
             arrays["objectness"] = self._as_stored(f"the objectness of image {image_id}", proposals.objectness)
         if header.boxes_per_proposal is not None:
-            scores = logits[:, header.columns]
+            scores = logits[:, header.head.foreground]
             top = np.argsort(-scores, axis=1, kind="stable")[:, : header.boxes_per_proposal]
             arrays["boxes"] = np.take_along_axis(arrays["boxes"], top[:, :, None], axis=1)
             arrays["box_classes"] = top.astype(np.uint16)
