@@ -5,15 +5,14 @@ import sys
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.made.onnx_graphs import run_graph
 
 import logn
 from logn.errors import LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.models.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,8 +38,7 @@ def model(save_onnx, tmp_path):
 
 
 def logits(path, pixels):
-    session = onnxruntime.InferenceSession(exposing(onnx.load(str(path)), ["z"]).SerializeToString())
-    return session.run(["z"], {"x": pixels})[0]
+    return run_graph(path, {"x": pixels}, "z")
 
 
 def left_in(folder):
