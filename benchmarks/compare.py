@@ -1,7 +1,7 @@
 """Ten methods, decoded and measured, against hotcoco on ten ready-made result files and the `lvis` package on one.
 
 Run it with `python benchmarks/compare.py` (LVIS size, some minutes, nearly all of them the peers) or with `--images
-200`; `--fixed` also times AP-Fixed. Times of a shared machine say little, ratios within one run more. `--classes
+200`. Times of a shared machine say little, ratios within one run more. `--classes
 file.csv` takes real training counts (a column `image_count`) in place of the formula.
 """
 
@@ -220,15 +220,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of which the median counts")
     parser.add_argument("--draws", type=int, default=0, help="also time this many bootstrap draws")
     parser.add_argument("--without-reference", action="store_true", help="leave hotcoco and the `lvis` package out")
-    parser.add_argument("--fixed", action="store_true", help="also time ten methods with AP-Fixed")
     arguments = parser.parse_args()
     counts = training_counts(arguments.classes)
 
     with tempfile.TemporaryDirectory() as name:
         store, annotations, moments = made_split(Path(name), arguments.images, counts)
 
-        def run(methods: tuple[str, ...], draws: int = 0, *, fixed: bool = False) -> Comparison:
-            settings = CompareSettings(num_bootstrap=draws, fixed=fixed)
+        def run(methods: tuple[str, ...], draws: int = 0) -> Comparison:
+            settings = CompareSettings(num_bootstrap=draws)
             training = ClassCounts(counts, num_images=100_170)
             return compare(store, annotations, methods, settings=settings, moments=moments, counts=training)
 
@@ -247,8 +246,6 @@ def main() -> None:
             peers, away = run_peers(store, annotations, comparison, Path(name) / "results.json")
             medians |= peers
             result["largest difference of a metric"] = away
-        if arguments.fixed:
-            medians["ten methods, AP-Fixed"] = timed(lambda: run(METHODS, fixed=True))[0]
     result["seconds"] = {key: asdict(cost) for key, cost in medians.items()}
     result |= ratios(medians)
     result["peak memory in MB, before the peers"] = memory

@@ -1,8 +1,7 @@
 """Decode at LVIS size against a loop over torchvision's batched_nms; what a further method costs; what float16 costs.
 
 Run it with `python benchmarks/decode.py`. Times of a shared machine say little, ratios within one run more: the sides
-take turns, and each ratio is that of the medians. `--fixed` measures decoding for AP-Fixed instead: no limit per image,
-the best 10,000 of each class over the set.
+take turns, and each ratio is that of the medians.
 
 Both sides keep scores above 1e-4, as most evaluations do. At 0, LogN's default, torchvision's loop sorts 361,000 boxes
 per image and takes seconds for each, so that only LogN is measured there ("one method, every score").
@@ -25,7 +24,7 @@ import torchvision
 
 from logn.base.processes import available_processors
 from logn.matching.labels import load_ground_truth
-from logn.measure.detection.metrics import FIXED_LIMIT, FIXED_THRESHOLD, evaluate_detections
+from logn.measure.detection.metrics import evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode_many
@@ -121,44 +120,15 @@ def measure(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def decode_for_fixed(images: int, methods: list[ClassAffine | None], threads: int, repeats: int) -> dict[str, object]:
-    """Milliseconds per image and method without a limit per image: those that passed, and those of the processor."""
-    settings = DecodeSettings(max_detections=None, max_per_class=FIXED_LIMIT, score_threshold=FIXED_THRESHOLD)
-    passed, worked = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        store, _ = made_store(folder, images)
-        for _ in range(repeats):
-            start = time.process_time()
-            passed.append(measure(lambda: decode_many(store, methods, settings, threads=threads)))
-            worked.append(time.process_time() - start)
-        found = sum(map(len, decode_many(store, methods, settings, threads=threads)))
-    share = images * len(methods)
-    return {
-        "images": images,
-        "methods": len(methods),
-        "threads": threads,
-        "milliseconds per image and method": 1e3 * statistics.median(passed) / share,
-        "of the processor": 1e3 * min(worked) / share,
-        "detections per image and method": found / share,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--methods", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=available_processors())
-    parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if arguments.fixed:
-        fixed = decode_for_fixed(
-            arguments.images, made_methods(arguments.methods), arguments.threads, arguments.repeats
-        )
-        print(json.dumps(fixed, indent=None if arguments.json else 2))
-        return
     settings, methods = DecodeSettings(score_threshold=1e-4), made_methods(arguments.methods)
     with tempfile.TemporaryDirectory() as folder:
         store, _ = made_store(folder, arguments.images)

@@ -218,7 +218,6 @@ STEPS: dict[str, Callable[[Split, int], dict[str, Any]]] = {
     "compare one method": compare_step(methods=METHODS[:1]),
     "compare ten methods": compare_step(),
     "compare ten methods, 1,000 draws": compare_step(num_bootstrap=1000),
-    "compare ten methods, AP-Fixed": compare_step(fixed=True),
     "compare ten methods, errors (TIDE)": compare_step(errors=True),
     "report": report,
     "peers": peers,

@@ -17,7 +17,7 @@ PACKAGE = Path(logn.__file__).parent
 IN_PYTHON_ONLY = (
     *("methods/normalizer.py", "correction/calibrate.py", "models/hooks.py", "ray.py", "sklearn.py"),
     *("callbacks/ultralytics.py", "callbacks/mmdetection.py"),
-    *("models/layer.py", "models/proposals.py", "models/frameworks/detectron2.py", "predictions/store.py"),
+    *("models/layer.py", "models/proposals.py", "predictions/store.py"),
 )
 # Fields of files, which a message names as they stand there, and a line of Python for what no verb does.
 FIELDS = re.compile(

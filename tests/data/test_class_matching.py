@@ -69,7 +69,7 @@ def test_counts_are_matched_the_same_way():
 
 
 SIDE = 100
-SETTINGS = CompareSettings(num_bootstrap=20, errors=True, fixed=True)
+SETTINGS = CompareSettings(num_bootstrap=20, errors=True)
 POINT = CompareSettings(num_bootstrap=0, errors=True)
 METHODS = {"none": None, "norcal": "norcal"}
 COUNTS = ClassCounts([900, 90, 40, 9, 5, 2], names=CLASSES)

@@ -9,15 +9,13 @@ import zipfile
 import numpy as np
 import pytest
 from PIL import Image
-from tests.made.labels import SIZES, THINGS, coco_content, voc_xml, write_images, write_voc
+from tests.made.labels import SIZES, THINGS, coco_content, write_images
 
-from logn.data.annotations import read_annotations
 from logn.data.class_counts import ClassCounts
 from logn.data.class_names import match_classes, places_of
 from logn.data.dataset import DetectionDataset
 from logn.data.images import read_rgb
 from logn.data.logit_files import find_shards, open_shards, read_array
-from logn.data.yolo import read_yolo_data
 from logn.errors import InputError, LogNWarning
 from logn.matching.labels import load_ground_truth, read_results
 from logn.measure.classification.truth import read_labels
@@ -74,27 +72,6 @@ def statistics():
     return moments.to_bytes()
 
 
-def coco(change=None, **first):
-    content = coco_content(SIZES, THINGS)
-    content["annotations"][0] |= first
-    content["images"][0] |= change or {}
-    if change:
-        for image in content["images"]:
-            image.setdefault("neg_category_ids", [])
-            image.setdefault("not_exhaustive_category_ids", [])
-    return json.dumps(content)
-
-
-def doubled(text, field, value):
-    """The same JSON, the field of its last object twice."""
-    place = text.rindex(f'"{field}"')
-    return f'{text[:place]}"{field}": {value}, {text[place:]}'
-
-
-ENTITIES = '<!DOCTYPE annotation [<!ENTITY c "cat">]>'
-LAUGHS = "a: &a [x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
 RESULT = {"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}
 
 
@@ -104,10 +81,6 @@ def results(path):
 
 def shards(path):
     return open_shards(find_shards([path]))
-
-
-def voc(path):
-    return read_annotations(path.parent)
 
 
 CASES = {
@@ -151,37 +124,6 @@ CASES = {
     ),
     "statistics with twins": ("x.safetensors", twice_in_header(statistics()), ClassMoments.load, "comes twice"),
     "a column twice": ("x.csv", "name,count,count\na,1,9\nb,2,8\n", ClassCounts.load, "column `count` twice"),
-    # Labels in JSON
-    "a box of negative width": ("x.json", coco(bbox=[30, 20, -28, -17]), read_annotations, "both at least 0"),
-    "a crowd in quotes": ("x.json", coco(iscrowd="0"), read_annotations, "`iscrowd` of .* must be 0 or 1, but is '0'"),
-    "a crowd of two": ("x.json", coco(iscrowd=2), read_annotations, "`iscrowd` of .* must be 0 or 1, but is 2"),
-    "an image that is not listed": ("x.json", coco(image_id=99), load_ground_truth, "does not list image 99"),
-    "the same for counts": ("x.json", coco(image_id=99), ClassCounts.load, "does not list image 99"),
-    "negatives in lists": (
-        "x.json",
-        coco({"neg_category_ids": [[1]]}),
-        load_ground_truth,
-        r"integers, but is \[\[1\]\]",
-    ),
-    "negatives in quotes": (
-        "x.json",
-        coco({"neg_category_ids": ["1"]}),
-        load_ground_truth,
-        r"integers, but is \['1'\]",
-    ),
-    "a key twice": ("x.json", doubled(coco(), "category_id", 3), read_annotations, "the key 'category_id' comes twice"),
-    "a key twice by an outline": (
-        "x.json",
-        doubled(coco(segmentation=[[1, 2, 3, 4, 5, 6]]), "bbox", "[1, 1, 1, 1]"),
-        read_annotations,
-        "the key 'bbox' comes twice",
-    ),
-    "a key twice with other letters": (
-        "x.json",
-        doubled(coco(), "name", '"猫"'),
-        read_annotations,
-        "the key 'name' comes twice",
-    ),
     # Results
     "scores in percent": ("x.json", json.dumps([RESULT | {"score": 97.5}]), results, "from 0 to 1, but is 97.5"),
     "a result of negative height": (
@@ -190,23 +132,6 @@ CASES = {
         results,
         "the last two at least 0",
     ),
-    # XML and YAML
-    "entities": (
-        "x.xml",
-        ENTITIES + "<annotation><filename>&c;</filename></annotation>",
-        voc,
-        "defines the entity `c`",
-    ),
-    "entities in UTF-16": (
-        "x.xml",
-        ('<?xml version="1.0" encoding="UTF-16"?>' + ENTITIES + "<annotation/>").encode("utf-16"),
-        voc,
-        "defines the entity `c`",
-    ),
-    "aliases of aliases": ("x.yaml", f"{LAUGHS}names: *i\n", read_yolo_data, "an alias of a list or a mapping"),
-    "billions of classes": ("x.yaml", "nc: 3000000000\nval: .\n", read_yolo_data, "`nc` of .* must be a number"),
-    "more digits than numbers have": ("x.yaml", f"nc: {'9' * 5000}\nval: .\n", read_yolo_data, "`nc` of .* must be a"),
-    "lists in lists in lists": ("x.yaml", "names: " + "[" * 5_000, read_yolo_data, "nested too deep"),
 }
 
 
@@ -226,11 +151,6 @@ def test_what_is_like_them_and_right_is_read(tmp_path):
     for name, content in write.items():
         (tmp_path / name).write_bytes(content)
         np.testing.assert_array_equal(read_array(tmp_path / name), ROWS)
-    for crowd in (0, 1, True, None):
-        (tmp_path / "x.json").write_text(coco(iscrowd=crowd))
-        assert read_annotations(tmp_path / "x.json").crowd[0] == bool(crowd)
-    (tmp_path / "x.yaml").write_text("a: &v images\nval: *v\nnames: [cat]\n")
-    assert read_yolo_data(tmp_path / "x.yaml").splits == {"val": ("images",)}
     (tmp_path / "x.csv").write_text("name,count,,\na,1,,\nb,2,,\n")
     assert ClassCounts.load(tmp_path / "x.csv").image_counts.tolist() == [1, 2]
 
@@ -239,16 +159,6 @@ def test_hidden_files_of_a_folder_are_no_shards(tmp_path):
     for name in ("a.npy", ".a.4711.partial.npy", "._a.npy"):
         (tmp_path / name).write_bytes(npy(ROWS))
     assert [path.name for path in find_shards([tmp_path])] == ["a.npy"]
-
-
-def test_an_xml_file_belongs_to_the_image_that_has_its_name(tmp_path):
-    root = write_voc(tmp_path, SIZES, THINGS)
-    (root / "Annotations" / "a.xml").write_text(voc_xml("b", SIZES["a"], THINGS["a"]))
-    with pytest.warns(LogNWarning, match=r"`a.xml` is taken as the labels of `a.png`, not of `b.png`"):
-        found = read_annotations(root)
-    assert found.images[0]["file_name"] == "JPEGImages/a.png"
-    (root / "JPEGImages" / "a.png").unlink()  # then the name that the file tells is the only one
-    assert read_annotations(root).images[0]["file_name"] == "JPEGImages/b.png"
 
 
 def test_a_turn_that_is_ignored_is_warned_of_whatever_the_labels_are(tmp_path):
@@ -273,12 +183,3 @@ def test_many_classes_are_matched_in_linear_time():
     assert places_of(names[:2], names).tolist() == [0, 1]
     with pytest.raises(InputError, match="2 classes of the labels are called 'class 7'"):
         match_classes(names, [*names, "class 7"])
-
-
-def test_a_mapping_of_many_names_is_read_in_linear_time(tmp_path):
-    names = "".join(f"  {number}: class {number}\n" for number in range(3_000))
-    (tmp_path / "data.yaml").write_text(f"val: .\nnames:\n{names}")
-    assert len(read_yolo_data(tmp_path / "data.yaml").names) == 3_000
-    (tmp_path / "data.yaml").write_text(f"val: .\nnames:\n{names}  7: cat\n")
-    with pytest.raises(InputError, match=r"Line 3003 of .* has `7` for the second time"):
-        read_yolo_data(tmp_path / "data.yaml")

@@ -20,7 +20,7 @@ NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 SCRIPTS = {
     "huggingface": ("transformers_detector.py",),
     "many-machines": ("many_machines.py",),
-    "mmdetection": ("mmdetection/test.py", "detectron2_test.py"),
+    "mmdetection": ("mmdetection/test.py",),
     "onnx": ("onnx_classifier.py", "engines.py"),
     "pytorch": ("classifier.py", "torchvision_detector.py", "timm_classifier.py", "classification.py"),
     "scikit-learn": ("scikit_learn.py",),

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "logn"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 # The frameworks of these are not installed here, so what they call is looked up instead.
-SCRIPTS = [ROOT / "examples" / name for name in ("detectron2_test.py", "engines.py", "mmdetection/test.py")]
+SCRIPTS = [ROOT / "examples" / name for name in ("engines.py", "mmdetection/test.py")]
 # Made of these classes where their frameworks are.
 STAND_INS = {"logn.callbacks.LogNHook": "logn.callbacks.mmdetection.CalibrateBeforeTest"}
 KEYS_IN_FILES = {

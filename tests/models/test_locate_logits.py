@@ -57,8 +57,7 @@ def test_a_detector_inside_another_module_and_a_subclass_of_one():
 
 
 # tests/models/frameworks/test_classifiers.py has the other families.
-@pytest.mark.parametrize("name", ["alexnet", "googlenet", "mnasnet0_5", "resnet18", "squeezenet1_1"])
-@pytest.mark.filterwarnings("ignore:A ReLU follows")
+@pytest.mark.parametrize("name", ["alexnet", "googlenet", "mnasnet0_5", "resnet18"])
 def test_torchvision_classifiers(name):
     torch.manual_seed(0)
     options = {"init_weights": False} if name == "googlenet" else {}
@@ -72,11 +71,10 @@ def test_torchvision_classifiers(name):
     assert model.training
 
 
-def test_squeezenet_warns_of_the_rectifier_after_its_logits():
+def test_squeezenet_which_rectifies_its_logits_is_refused():
     torch.manual_seed(0)
-    model = torchvision.models.squeezenet1_1(num_classes=7)
-    with pytest.warns(UserWarning, match=r"A ReLU follows `classifier\.1`"):
-        locate_logits(model)
+    with pytest.raises(InputError, match=r"classifier\.1 \(Conv2d, 7\)"):
+        locate_logits(torchvision.models.squeezenet1_1(num_classes=7))
 
 
 def test_segmentation_skips_the_auxiliary_classifier():

@@ -9,9 +9,9 @@ from PIL import Image
 
 import logn
 from logn.cli.main import execute
-from logn.data.annotations import read_annotations
 from logn.data.class_counts import ClassCounts
 from logn.data.dataset import ClassificationDataset
+from logn.data.labels import Labels
 from logn.errors import InputError, LogNWarning
 from logn.predictions.classifier import ClassifierPredictions
 
@@ -238,8 +238,8 @@ def test_models_and_labels_of_different_kinds_are_told_apart(made, tmp_path, cap
     assert "9 images, 3 logits each" in capsys.readouterr().out
     said = refused("thresholds", path, "-d", made / "data")
     assert "thresholds are for detectors" in said
-    with pytest.raises(InputError, match="boxes are needed"):
-        read_annotations(made / "data")
+    with pytest.raises(InputError, match="boxes"):
+        Labels.load(made / "data")
     assert execute(["compare", str(path)]) == 0
     dense = "(float[N, 3, 8, 8] x) => (float[N, 5, 3] y) <float[3, 3] w = {2, -1, 0, 0, 3, 1, -4, 0, 1}>"
     text = f'<ir_version: 8, opset_import: ["": 17]> g {dense} {{ s = Slice(x, z, f, a) t = Transpose <perm = [0, 2, 3, 1]> (s) r = Reshape(t, h) y = MatMul(r, w) }}'  # noqa: E501

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.base import processes
-from logn.base.arrays import foreground_columns, softmax
+from logn.base.arrays import softmax
 from logn.base.boxes import box_iou
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions import decoder, nms
-from logn.predictions.decoder import DecodeSettings, Purpose, decode, decode_for, decode_many
-from logn.predictions.detections import Detections, Skipped
-from logn.predictions.image_decoder import Decoded, sort_candidates
+from logn.predictions.decoder import DecodeSettings, decode, decode_evaluated, decode_many
+from logn.predictions.detections import Detections
+from logn.predictions.image_decoder import sort_candidates
 from logn.predictions.nms import Boxes, Suppression
-from logn.predictions.scores import ImageLogits, ScoreFunction, Scratch
+from logn.predictions.scores import ImageLogits, ScoreFunction
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -70,17 +70,14 @@ def iou(left, right):
 
 def naive_decode(proposals, header, transform, chosen):
     """All candidates, full suppression per class, then the best, with Python's own sort."""
-    foreground = foreground_columns(header.num_columns, header.background)
-    function = ScoreFunction(transform, header.num_columns, header.activation, foreground)
-    flat, scores = function(ImageLogits(proposals.logits, Scratch())).above(-1.0)
-    assert len(flat) == len(proposals.logits) * header.num_classes
+    scores = ScoreFunction(transform, header)(ImageLogits(proposals, Postprocessing()))
+    assert scores.shape == (len(proposals.logits), header.num_classes)
     candidates = []
-    for index, score in zip(flat.tolist(), scores.tolist(), strict=True):
-        proposal, label = divmod(index, header.num_classes)
+    for (proposal, label), score in np.ndenumerate(scores):
         box = proposals.boxes[proposal, label] if header.class_boxes else proposals.boxes[proposal]
         large = min(box[2] - box[0], box[3] - box[1]) >= chosen.min_box_size
         if score > chosen.score_threshold and large:
-            candidates.append((-score, proposal, label, tuple(box.tolist())))
+            candidates.append((-float(score), proposal, label, tuple(box.tolist())))
     kept = []
     for candidate in sorted(candidates):
         rivals = [other for other in kept if other[2] == candidate[2]]
@@ -216,7 +213,6 @@ def test_transform_never_changes_the_store(tmp_path):
     ("call", "message"),
     [
         (lambda store: DecodeSettings(max_detections=0), "Expected `max_detections` to be at least 1"),
-        (lambda store: DecodeSettings(max_per_class=0), "Expected `max_per_class` to be at least 1"),
         (lambda store: DecodeSettings(nms_iou=1.5), "Expected `nms_iou`"),
         (lambda store: DecodeSettings(score_threshold=1.0), "Expected `score_threshold`"),
         (lambda store: decode(store, ClassAffine.identity(4)), "has 4 columns, but the predictions have 5"),
@@ -228,53 +224,6 @@ def test_transform_never_changes_the_store(tmp_path):
 def test_bad_arguments_are_refused(store, call, message):
     with pytest.raises(InputError, match=message):
         call(store)
-
-
-def best_of_each_class(everything, limit, evaluated=None):
-    """The best of each class by a stable sort; what is not evaluated has used up places, and goes."""
-    rows = [np.empty(0, np.intp)]
-    for label in np.unique(everything.labels):
-        of_class = np.flatnonzero(everything.labels == label)
-        rows.append(of_class[np.argsort(-everything.scores[of_class], kind="stable")][:limit])
-    best = everything.take(np.sort(np.concatenate(rows)))
-    return best if evaluated is None else best.take(evaluated[best.image_index, best.labels])
-
-
-@given(
-    seed=SEEDS,
-    number=st.sampled_from([4, 5, 70_000]),
-    limit=st.integers(1, 12),
-    levels=st.sampled_from([1, 3, 40, 10**6]),
-    sizes=st.lists(st.integers(0, 60), max_size=6),
-    share=st.sampled_from([0.0, 0.3, 1.0]),
-    often=st.booleans(),
-)
-@settings(max_examples=100, deadline=None)
-def test_the_best_of_each_class_are_those_of_a_sort_of_all(seed, number, limit, levels, sizes, share, often):
-    rng = np.random.default_rng(seed)
-    classes = np.array([0, 1, 2, number - 1], np.int32)
-    evaluated = np.zeros((len(sizes), number), bool)
-    evaluated[:, classes] = rng.random((len(sizes), 4)) < share
-    buffer, parts = decoder._Buffer(number, limit), []
-    for image, size in enumerate(sizes):
-        part = Detections(
-            image_index=np.full(size, image, np.int32),
-            labels=rng.choice(classes, size),
-            scores=-np.sort(-(rng.integers(1, levels + 1, size) / levels).astype(np.float32)),
-            boxes=rng.random((size, 4), dtype=np.float32),
-            proposal=rng.integers(0, 100, size).astype(np.int32),
-        )
-        parts.append(part)
-        chosen = evaluated[part.image_index, part.labels]
-        others = part.take(~chosen)
-        buffer.add(Decoded(part.take(chosen), Skipped(others.image_index, others.labels, others.scores)))
-        if often:
-            buffer._trim(limit)
-    whole = Detections.concatenate(parts)
-    assert_same(buffer.best().detections, best_of_each_class(whole, limit, evaluated))
-    for label in classes:
-        scores = -np.sort(-whole.scores[whole.labels == label])
-        assert buffer.floor[label] == (scores[limit - 1] if len(scores) >= limit else 0)
 
 
 SIGMOID, SOFTMAX = {"num_columns": 5, "activation": "sigmoid"}, {"num_columns": 6, "background": -1}
@@ -296,56 +245,19 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "limit", "cap"),
-    [*((name, 9, None) for name in KINDS), ("softmax", 1, None), ("softmax", 60, None), ("softmax", 9, 12)],
-)
-@pytest.mark.parametrize("guessed_times", [None, 2.0, 0.1])
-def test_skipping_what_cannot_be_among_the_best_changes_nothing(tmp_path, name, limit, cap, guessed_times, monkeypatch):
-    """One pass for two purposes, floors raised after every image, against everything decoded and sorted.
-
-    Floors begin with nothing, with a guess that holds, or with one that is too high and is taken back.
-    """
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_not_evaluated_takes_places_all_the_same(tmp_path, name):
     header = KINDS[name]
     store = made_store(tmp_path, header, made_images(len(name), header, images=24, spreads=(1, 2, 3)))
     columns = np.arange(header.num_columns)
     methods = [None, ClassAffine(1.0 + 0.1 * columns, -0.3 * columns), ClassAffine(columns * 0 + 1.0, 0.5 * columns)]
     evaluated = np.random.default_rng(0).random((len(store), header.num_classes)) < 0.3
     capped = DecodeSettings(max_detections=9, score_threshold=0.01)
-    ranked = DecodeSettings(max_detections=cap, score_threshold=1e-7, max_per_class=limit)
-    everything = decode_many(store, methods, DecodeSettings(max_detections=cap, score_threshold=1e-7), threads=1)
-    for constant, value in (("_IMAGES_AT_ONCE", 1), ("_FEW", 0), ("_GROWTH", 1)):
-        monkeypatch.setattr(decoder, constant, value)
-    if guessed_times is not None:
-        monkeypatch.setattr(decoder, "_IMAGES_PER_SAMPLED", 2)
-        monkeypatch.setattr(decoder, "_FEWEST_SAMPLED", 1)
-        monkeypatch.setattr(decoder, "_GUESSED_TIMES", guessed_times)
-    purposes = [Purpose(capped, evaluated), Purpose(ranked, evaluated), Purpose(ranked)]
-    found = decode_for(store, methods, purposes, threads=1)
-    for method, whole in enumerate(everything):
-        assert_same(found[1][method].detections, best_of_each_class(whole, limit, evaluated))
-        assert_same(found[2][method].detections, best_of_each_class(whole, limit))
-    for decoded, every in zip(found[0], decode_many(store, methods, capped), strict=True):
+    found = decode_evaluated(store, methods, capped, evaluated, threads=1)
+    for decoded, every in zip(found, decode_many(store, methods, capped), strict=True):
         chosen = evaluated[every.image_index, every.labels]
         assert_same(decoded.detections, every.take(chosen))
         assert_same(decoded.skipped, every.take(~chosen), SKIPPED)
-
-
-def test_floors_spare_the_work(tmp_path, monkeypatch):
-    """With floors an image gives far fewer candidates to suppression than without."""
-    header = KINDS["softmax"]
-    store = made_store(tmp_path, header, made_images(1, header, images=60, spreads=(1, 2, 3)))
-    sizes, add = [], decoder._Buffer.add
-
-    def watch(self, part):
-        sizes.append(len(part.detections))
-        add(self, part)
-
-    monkeypatch.setattr(decoder._Buffer, "add", watch)
-    monkeypatch.setattr(decoder, "_FEW", 0)
-    monkeypatch.setattr(decoder, "_IMAGES_AT_ONCE", 1)
-    decode_many(store, [None], DecodeSettings(max_detections=None, score_threshold=1e-7, max_per_class=10), threads=1)
-    assert sum(sizes[-20:]) < 0.2 * sum(sizes[:3]) * 20 / 3
 
 
 def made_boxes(rng, count, crowd):
@@ -413,15 +325,14 @@ METHODS = [None, ClassAffine([2.0, 1.0, 0.5, 1.0, 1.0], [0.0, 1.0, 0.0, -2.0, 0.
 def test_two_processes_give_what_one_gives(store):
     part = store.part(np.arange(3, 190))  # a store of some images goes to the processes as it is
     evaluated = np.random.default_rng(1).random((len(part), 4)) < 0.5
-    fixed = DecodeSettings(max_detections=None, max_per_class=50, score_threshold=1e-7)
-    purposes, steps = [Purpose(DecodeSettings()), Purpose(fixed, evaluated)], []
-    found = decode_for(part, METHODS, purposes, processes=2, progress=steps.append)
+    steps = []
+    together = decode_evaluated(part, METHODS, DecodeSettings(), evaluated, processes=2, progress=steps.append)
     assert not multiprocessing.active_children()
     assert sum(steps) == len(part)
-    for together, alone in zip(found, decode_for(part, METHODS, purposes, threads=1), strict=True):
-        for ours, wanted in zip(together, alone, strict=True):
-            assert len(ours.detections)
-            assert_same(ours.detections, wanted.detections)
+    alone = decode_evaluated(part, METHODS, DecodeSettings(), evaluated, threads=1)
+    for ours, wanted in zip(together, alone, strict=True):
+        assert len(ours.detections)
+        assert_same(ours.detections, wanted.detections)
 
 
 SCRIPT = """

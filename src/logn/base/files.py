@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import mmap
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from logn.base.strict_json import parse_json
+from logn.base.strict_json import Buffer, parse_json, parse_typed
 from logn.errors import InputError
 
+T = TypeVar("T")
 # Which command makes the files of each format, for whoever gives the wrong one.
 WRITERS = {
     "logn.statistics": "`logn collect`",
@@ -246,6 +249,18 @@ def safetensors_from_bytes(
     _check_kind(name, metadata, expected_format, schema)
     # The arrays of the library are views on bytes, which cannot be written to.
     return {key: array.copy() for key, array in tensors.items()}, _verified(name, tensors, metadata)
+
+
+def read_typed(path: str | os.PathLike[str], kind: type[T]) -> T:
+    """Read a JSON file into a type, as `parse_typed` does; the file is mapped, not copied."""
+    return parse_typed(mapped_bytes(path), kind, os.fspath(path))
+
+
+def mapped_bytes(path: str | os.PathLike[str]) -> Buffer:
+    """The bytes of a file, mapped into memory: a file of a gigabyte takes none of its own."""
+    require_file(path)
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def require_file(path: str | os.PathLike[str], kind: str = "a file") -> None:

@@ -65,7 +65,7 @@ def _at_least(least: float, most: float = float("inf")) -> Any:
 
 
 OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write the result.")
-DATA = option("--data", "-d", "-a", metavar="PATH", help="COCO, LVIS, YOLO or VOC labels; or a folder per class.")
+DATA = option("--data", "-d", "-a", metavar="PATH", help="COCO, LVIS or YOLO labels; or a folder per class.")
 
 Output = Annotated[Path, OUTPUT]
 OptionalOutput = Annotated[Path | None, OUTPUT]

@@ -21,9 +21,10 @@ from logn.methods.catalog import fit, parse
 from logn.methods.recommend import RECOMMENDED
 from logn.models.hooks import run_on_batch
 from logn.models.layer import LogitLayer, count_columns, find_modules, with_class_axis
-from logn.models.locate import find_layer, layer_of
+from logn.models.locate import layer_of, locate_logits
+from logn.models.output_check import is_comparable
 from logn.models.torch.attach import AttachedMap, attach, refuse_attached, refuse_folded
-from logn.models.torch.fold import check_foldable, check_kept, fold_checked, watch_outputs
+from logn.models.torch.fold import check_foldable, fold_checked, prove, watch_logits
 from logn.models.torch.record import collect_moments
 from logn.statistics.doubts import background_checks
 from logn.statistics.metadata import StatisticsMetadata
@@ -128,7 +129,7 @@ def calibrate(
         return (forward or run_on_batch)(model, _moved(batch, target))
 
     if layer is None:
-        layer = find_layer(model, run=lambda: run(batches.first()))
+        layer = locate_logits(model, inputs=batches.first(), forward=lambda _, batch: run(batch))
     layer = layer_of(model, layer)
     _check_ready(model, layer, fold=fold)
     _rehearse(model, layer, method, options)
@@ -137,7 +138,7 @@ def calibrate(
         warn(sentence)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
-    example = batches.kept_first() if check_output else []
+    example = batches.kept_first() if check_output and is_comparable(layer) else []
     handle = _put(model, layer, affine, lambda: [run(batch) for batch in example], fold=fold)
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
@@ -163,12 +164,13 @@ def _check_loader(loader: Any) -> None:
 def _put(
     model: nn.Module, layer: LogitLayer, affine: Maps, run: Callable[[], object], *, fold: bool
 ) -> AttachedMap | None:
-    """Attach or fold; what changes more than the class scores is undone and refused."""
-    before = watch_outputs(model, layer, run)
+    """Attach or fold; a correction that does not show in the logits of `run`, or in more than these, is undone."""
+    before = watch_logits(model, layer, run)
 
     def check() -> None:
-        if before and isinstance(affine, ClassAffine):
-            check_kept(layer, affine, before, watch_outputs(model, layer, run))
+        if before:
+            maps = affine if isinstance(affine, tuple) else (affine,)
+            prove(layer, maps, before, watch_logits(model, layer, run)).checked(layer.name)
 
     if fold:
         fold_checked(model, layer, affine, check)

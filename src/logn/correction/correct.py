@@ -22,7 +22,6 @@ from logn.methods.checks import checked_share
 from logn.methods.provenance import LogitFacts, foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
-from logn.models.frameworks.transformers import refuse_texts
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
 from logn.models.open import open_model
@@ -204,7 +203,7 @@ def correct(
         thresholds: Fold a threshold per class with the correction, so that `at` acts as all of them: what to choose
             them for ("f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all classes), or thresholds
             that exist, as for `logn.thresholds.fold_thresholds`, which then apply to the corrected scores.
-        labels: Labelled images to choose thresholds on: COCO, LVIS, YOLO or VOC. Given thresholds need none.
+        labels: Labelled images to choose thresholds on: COCO, LVIS or YOLO. Given thresholds need none.
         label_images: Folder that the image paths of `labels` start from; by default that of the labels.
         at: The score threshold that you use the model with.
         deployment: Unlabelled images from where the model is used, a folder or list as `images`; 100 suffice. The new
@@ -244,8 +243,6 @@ def correct(
         from logn.correction.thresholds import check_goal, with_thresholds
 
         check_goal(thresholds, labels)
-    if isinstance(model, str | os.PathLike):
-        refuse_texts(Path(model))
     items = choose_images(images, max_images)
     deployed = None if deployment is None else _deployment_images(deployment, thresholds)
     if target is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +32,6 @@ WRAPPERS = {
 LISTED = 12
 # Words in the names of class layers; those are listed first, since a detector may well end in its backbone.
 CLASS_WORDS = ("cls", "class", "score", "logit")
-
-# True while a state dict is only looked at: nothing is saved, so there is no need to warn about what is not in it.
-only_looking: ContextVar[bool] = ContextVar("logn_only_looking", default=False)
 
 
 @dataclass(frozen=True)
@@ -380,12 +376,10 @@ def fingerprint(model: nn.Module) -> str:
     """
     import torch
 
-    digest = hashlib.sha256()
-    looking = only_looking.set(True)
-    try:
-        state = unwrap(model).state_dict()
-    finally:
-        only_looking.reset(looking)
+    digest, state = hashlib.sha256(), dict[str, Any]()
+    for path, module in unwrap(model).named_modules(remove_duplicate=False):
+        # As `state_dict` gathers it, but without hooks: those of an attached map warn that it is not saved.
+        module._save_to_state_dict(state, f"{path}." if path else "", keep_vars=False)
     for name, tensor in sorted(state.items()):
         if not is_torch_tensor(tensor):
             continue

@@ -25,11 +25,12 @@ from logn.models.layer import (
     unwrap,
     with_class_axis,
 )
-from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, warn_of_rectifier
+from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, is_comparable
 
 if TYPE_CHECKING:
     from torch import nn
 
+Run = Callable[[], Any]
 KNOWN = f"a detector of {NAMES}, a timm model or a classifier that ends in a Linear or 1x1 Conv"
 # Sides of the random images on which a classifier is run where none are given.
 TRIAL_SIDES = (224, 64, 32, 28, 299)
@@ -44,9 +45,9 @@ def locate_logits(
 ) -> LogitLayer:
     """Find where `model` gives its class logits.
 
-    Supports detectors of torchvision, MMDetection, Detectron2, transformers, Ultralytics and RF-DETR, timm models, and
-    any model with an attribute `logit_layer`. Other classifiers are run once, on `inputs` or on random images, to find
-    the layer whose output they return. Nothing is guessed from the names or the order of layers. DataParallel and
+    Supports detectors of torchvision, MMDetection, transformers, Ultralytics and RF-DETR, timm models, and any model
+    with an attribute `logit_layer`. Other classifiers are run once, on `inputs` or on random images, to find the layer
+    whose output they return. Nothing is guessed from the names or the order of layers. DataParallel and
     compiled models are unwrapped.
 
     Args:
@@ -66,25 +67,17 @@ def locate_logits(
         >>> locate_logits(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))).path
         '2'
     """
-    if inputs is None:
-        if forward is not None:
-            raise InputError("`forward` runs the model on `inputs`: pass them too.")
-        return find_layer(model, num_columns)
-
-    def run() -> Any:
-        return (forward or run_on_batch)(model, inputs)
-
-    layer = find_layer(model, num_columns, run)
-    with as_it_was(unwrap(model)), OutputCheck(model, layer) as check:
-        run()
-    return layer if layer.activation is not None else replace(layer, activation=check.verdict.activation)
-
-
-def find_layer(model: nn.Module, num_columns: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
-    """The class logits of `model`; `run` runs a classifier on some images, random ones by default."""
+    if inputs is None and forward is not None:
+        raise InputError("`forward` runs the model on `inputs`: pass them too.")
     check_model(model)
     inner = unwrap(model)
-    layer = _known_by_name(inner) or _in_classifier(inner, num_columns, run)
+    run: Run | None = None if inputs is None else functools.partial(forward or run_on_batch, model, inputs)
+    layer, activation = _known_by_name(inner), None
+    # Models of these frameworks are known by name; another is no plain classifier to be run on random images.
+    if layer is None and framework_of(inner) is None and may_be_classifier(inner):
+        run = run or _random_run(inner)
+        heads = last_layers(inner, declared_by_timm(inner))
+        layer = _by_output(inner, num_columns, run) if heads is None else classifier_layer(inner, heads)
     if layer is None:
         raise InputError(_not_found(inner, num_columns))
     if all(output_width(module) is not None for module in find_modules(inner, layer)):
@@ -94,7 +87,12 @@ def find_layer(model: nn.Module, num_columns: int | None = None, run: Callable[[
             raise InputError(
                 f"Expected `num_columns` to be {columns}, the columns of `{layer.name}`, but got {num_columns}."
             )
-    return with_class_axis(inner, layer)
+    layer = with_class_axis(inner, layer)
+    if run is not None and is_comparable(layer):
+        with as_it_was(inner), OutputCheck(model, layer) as check:
+            run()
+        activation = check.verdict.activation
+    return layer if layer.activation is not None else replace(layer, activation=activation)
 
 
 def layer_of(model: nn.Module, layer: LogitLayer | str) -> LogitLayer:
@@ -119,56 +117,38 @@ def _known_by_name(model: nn.Module) -> LogitLayer | None:
     return layer if isinstance(layer, LogitLayer) else locate_by_name(model)
 
 
-def _in_classifier(model: nn.Module, num_columns: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
-    """The layer that a classifier names, as timm's do, or whose output it returns."""
-    # Models of these frameworks are known by name; another is no plain classifier to be run on random images.
-    if framework_of(model) is not None or not may_be_classifier(model):
-        return None
-    run = run or _random_run(model)
-    heads = last_layers(model, declared_by_timm(model))
-    if heads is not None:
-        layer = classifier_layer(model, heads)
-        if run is not None:
-            with as_it_was(model), OutputCheck(model, layer):
-                run()
-        return layer
+def _by_output(model: nn.Module, num_columns: int | None, run: Run | None) -> LogitLayer | None:
+    """The one layer whose logits a classifier returns."""
+    kind = type(model).__name__
     if not candidates(model):
         return None
     if run is None:
         raise InputError(
-            f"{type(model).__name__} takes none of the random images that were tried; pass a batch of your own, "
+            f"{kind} takes none of the random images that were tried; pass a batch of your own, "
             f"logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
         )
-    return _by_output(model, num_columns, run)
-
-
-def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]) -> LogitLayer | None:
-    """The one layer whose logits a classifier returns."""
-    kind, layers = type(model).__name__, find_by_output(model, run)
+    layers = find_by_output(model, run)
+    if not layers:
+        raise InputError(
+            f"{kind} does not return the logits of one layer, plain or activated: it may return a sum of several, or "
+            f"the same for all images; {WAY_OUT}. Its layers: {listed_candidates(model, [num_columns or 0])}."
+        )
+    widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
     if len(layers) > 1:  # several are returned: those of the wanted columns, and of at least two
-        widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
-        fitting = [path for path in layers if widths[path] >= 2 and num_columns in (None, widths[path])]
-        layers = {path: layers[path] for path in fitting}
-        if not layers:
-            return None
-    if len(layers) > 1:
-        listed = ", ".join(f"{path} ({widths[path]})" for path in layers)
+        widths = {path: width for path, width in widths.items() if width >= 2 and num_columns in (None, width)}
+    if len(widths) > 1:
+        listed = ", ".join(f"{path} ({width})" for path, width in widths.items())
         raise InputError(
             f"{kind} returns the logits of several layers, {listed}; name the one of the classes: "
-            f'layer=logn.LogitLayer("{next(iter(layers))}", activation="softmax").'
+            f'layer=logn.LogitLayer("{next(iter(widths))}", activation="softmax").'
         )
-    for path, verdict in layers.items():
-        if verdict.rectified:
-            warn_of_rectifier(path)
-        layer = classifier_layer(model, (path,), verdict.activation)
-        return layer if num_columns in (None, count_columns(model, layer)) else None
-    raise InputError(
-        f"{kind} does not return the logits of one layer, plain or activated: it may return a sum of several, or the "
-        f"same for all images; {WAY_OUT}. Its layers: {listed_candidates(model, [num_columns or 0])}."
-    )
+    for path, width in widths.items():
+        if num_columns in (None, width):
+            return classifier_layer(model, (path,), layers[path].activation)
+    return None
 
 
-def _random_run(model: nn.Module) -> Callable[[], Any] | None:
+def _random_run(model: nn.Module) -> Run | None:
     """Runs the model on the first random images that it takes; None where it takes none."""
     import torch
 

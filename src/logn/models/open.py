@@ -59,10 +59,10 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
     """Make a source of proposals of any detector: boxes and all class logits, before any activation or suppression.
 
     Args:
-        model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr, MMDetection or Detectron2
-            (its `DefaultPredictor`). Or a path: a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt`. Or
-            "package.module:function" or "file.py:function", a function of yours that returns any of these; modules are
-            looked up in the current folder, too. An object with `propose` is returned as it is.
+        model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr or MMDetection. Or a path:
+            a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt`. Or "package.module:function" or
+            "file.py:function", a function of yours that returns any of these; modules are looked up in the current
+            folder, too. An object with `propose` is returned as it is.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
         options: Fields of `logn.Hints`, such as `like` for ONNX files, and what the detector of that framework takes:
             `size` for Ultralytics, `class_names` for torchvision, `processor` for transformers and so on.

@@ -33,7 +33,7 @@ Stages = tuple[ClassMoments, ...]
 BATCH = 8
 Logits = npt.NDArray[np.float32]
 # For whoever gives labels of the other kind.
-NEEDS_BOXES = "pass labels with boxes as `data`: LVIS, COCO, YOLO or VOC"
+NEEDS_BOXES = "pass labels with boxes as `data`: LVIS, COCO or YOLO"
 NEEDS_CLASSES = "pass a folder per class, or a list of paths and labels, as `data`"
 
 

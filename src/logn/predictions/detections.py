@@ -131,8 +131,6 @@ class DecodeSettings:
         nms_iou: Boxes that overlap a better one by more than this are dropped; None takes what the store says, 0.5
             where it says nothing.
         max_detections: How many detections an image may have, over all classes; None or -1 for all.
-        max_per_class: How many detections a class may have over the whole data set (AP-Fixed uses 10,000); None
-            for all.
         min_box_size: Boxes with a side shorter than this, in pixels, are dropped, 0 drops none; None takes what the
             store says, 0.01 as torchvision where it says nothing.
         nms: "class-wise", "class-agnostic" or "none"; None takes what the store says, "class-wise" where it says
@@ -148,18 +146,17 @@ class DecodeSettings:
     score_threshold: float = SCORE_THRESHOLD
     nms_iou: float | None = None
     max_detections: int | None = LVIS_CAP
-    max_per_class: int | None = None
     min_box_size: float | None = None
     nms: str | None = None
     multi_label: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_detections", "max_per_class"):
-            value = getattr(self, name)
-            if value == -1:
-                object.__setattr__(self, name, None)
-            elif value is not None and value < 1:
-                raise InputError(f"Expected `{name}` to be at least 1, or -1 for all, but got {value}.")
+        if self.max_detections == -1:
+            object.__setattr__(self, "max_detections", None)
+        elif self.max_detections is not None and self.max_detections < 1:
+            raise InputError(
+                f"Expected `max_detections` to be at least 1, or -1 for all, but got {self.max_detections}."
+            )
         check_nms("none" if self.nms is None else self.nms, 0.5 if self.nms_iou is None else self.nms_iou)
         if not self.score_threshold < 1:
             raise InputError(f"Expected `score_threshold` to be below 1, but got {self.score_threshold}.")

@@ -1,4 +1,4 @@
-"""From the proposals of an image to its detections, under several methods and for several purposes at once."""
+"""From the proposals of an image to its detections, under several methods at once."""
 
 from __future__ import annotations
 
@@ -16,24 +16,17 @@ from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections, Skipped
 from logn.predictions.nms import HALF, LOWER_HALF, Boxes, Suppression, descending_keys
 from logn.predictions.scores import (
-    BestClassScores,
-    ChosenClassScores,
     Float32,
+    FrameworkScores,
     ImageLogits,
-    LateFactorScores,
-    Level,
-    PowerScores,
     ScoreFunction,
-    Scores,
-    Scratch,
     Transform,
+    best_class_alone,
 )
-from logn.predictions.store import PredictionStore, StoreHeader
+from logn.predictions.store import PredictionStore
 
 Method = ClassAffine | Transform | None
 Mask = npt.NDArray[np.bool_]
-# Of each method: per class, the score below which detections are of no use; None where there is none.
-Floors = Sequence[Float32 | None]
 
 # A guess that is too high is lowered by these factors before the threshold itself is the level.
 _LOWERED = (1.0, 0.25, 0.0625)
@@ -88,36 +81,18 @@ class Candidates:
         threshold: What scores must exceed.
     """
 
-    scores: Scores
+    scores: Float32
     boxes: Boxes
     suppression: Suppression
     num_classes: int
     min_box_size: float
     threshold: float
 
-    def all(
-        self, floor: Float32 | None, evaluated: Mask | None, *, floor_first: bool
-    ) -> tuple[SortedCandidates, SortedCandidates]:
-        """Every candidate that suppression leaves and that is not below the floor of its class.
-
-        Those of the classes that are evaluated, then the others, of which there are many, in any order. Where classes
-        suppress each other, what is too low for its own class may still suppress another: then the floor comes last.
-        """
-        level: Level = self.threshold
-        if floor is not None and floor_first and floor.any():
-            level = np.maximum(np.nextafter(floor, np.float32(-np.inf)), np.float32(self.threshold))
-        flat, scores = self._above(level)
+    def all(self) -> SortedCandidates:
+        """Every candidate that suppression leaves."""
+        flat, scores = self._above(self.threshold)
         kept = self.suppression.all(flat, scores, self.num_classes)
-        flat, scores = flat.take(kept), scores.take(kept)
-        if floor is not None and not floor_first:
-            useful = scores >= floor.take(flat % self.num_classes)
-            flat, scores = flat[useful], scores[useful]
-        if evaluated is None:
-            return sort_candidates(flat, scores, self.num_classes), _NOTHING
-        labels = flat % self.num_classes
-        chosen, others = evaluated.take(labels), ~evaluated.take(labels)
-        skipped = SortedCandidates(flat[others] // self.num_classes, labels[others], scores[others])
-        return sort_candidates(flat[chosen], scores[chosen], self.num_classes), skipped
+        return sort_candidates(flat.take(kept), scores.take(kept), self.num_classes)
 
     def best(self, limit: int, guess: float) -> SortedCandidates:
         """The best candidates after suppression, at most `limit`.
@@ -143,8 +118,9 @@ class Candidates:
                 return kept
         return kept
 
-    def _above(self, level: Level) -> tuple[npt.NDArray[np.intp], Float32]:
-        flat, scores = self.scores.above(level)
+    def _above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
+        flat = np.flatnonzero(self.scores > level)
+        scores: Float32 = self.scores.reshape(-1).take(flat)
         if self.min_box_size > 0:
             proposals = flat // self.num_classes
             boxes = self.boxes.at(proposals, flat - proposals * self.num_classes)
@@ -164,24 +140,21 @@ class ImageTask:
     Args:
         start: Position of the first image in the store.
         stop: Position behind the last one.
-        evaluated: For each purpose which classes are evaluated in each image, `(stop - start, F)`; None for all.
-        floors: For each purpose and method, per class, the score below which detections are of no use; None
-            where there is none.
+        evaluated: Which classes are evaluated in each image, `(stop - start, F)`; None for all.
     """
 
     start: int
     stop: int
-    evaluated: tuple[Mask | None, ...]
-    floors: tuple[Floors, ...]
+    evaluated: Mask | None
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What one method found in some images for one purpose.
+    """What one method found in some images.
 
     Args:
         detections: Those that are evaluated.
-        skipped: Those that only use up places, of their image or their class.
+        skipped: Those that only use up places of their image.
     """
 
     detections: Detections
@@ -205,76 +178,60 @@ class ImageDecoder:
     Args:
         store: The proposals.
         transforms: The methods.
-        purposes: Limits and thresholds; everything else is that of the first.
+        settings: Threshold, suppression and limits.
     """
 
-    def __init__(
-        self, store: PredictionStore, transforms: Sequence[Method], purposes: Sequence[DecodeSettings]
-    ) -> None:
+    def __init__(self, store: PredictionStore, transforms: Sequence[Method], settings: DecodeSettings) -> None:
         header = store.header
-        self.store, self.transforms, self.purposes = store, tuple(transforms), tuple(purposes)
-        self._settings = purposes[0].resolved(header)
-        foreground = foreground_columns(header.num_columns, header.background)
-        columns = range(*foreground.indices(header.num_columns))
-        self._class_of = _class_of_columns(header, columns)
-        self._num_columns = len(columns)
+        self.store, self.transforms, self.settings = store, tuple(transforms), settings.resolved(header)
         #: How many classes detections may have.
         self.num_classes = header.num_classes
-        self._said = header.postprocessing or Postprocessing()
-        self._functions = [
-            ScoreFunction(transform, header.num_columns, header.activation, foreground) for transform in transforms
-        ]
+        self._postprocessing = header.postprocessing or Postprocessing()
+        self._functions = [ScoreFunction(transform, header) for transform in transforms]
+        foreground = foreground_columns(header.num_columns, header.background)
+        places = None if header.class_columns is None else header.columns - foreground.start
+        self._framework_scores = FrameworkScores(self._postprocessing, bool(self.settings.multi_label), places)
         self._local = threading.local()
 
-    def decode(self, task: ImageTask) -> list[list[Decoded]]:
-        """Decode some images: for each purpose what each method found."""
-        parts: list[list[list[Decoded]]] = [[[] for _ in self._functions] for _ in self.purposes]
+    def decode(self, task: ImageTask) -> list[Decoded]:
+        """Decode some images: what each method found."""
+        parts: list[list[Decoded]] = [[] for _ in self._functions]
         for index in range(task.start, task.stop):
-            for purpose, method, kept in self._decode_image(task, index, self.store[index]):
-                parts[purpose][method].append(kept)
+            for of_method, kept in zip(parts, self._decode_image(task, index, self.store[index]), strict=True):
+                of_method.append(kept)
         self.store.release(task.start, task.stop)
-        return [[Decoded.concatenate(of_method) for of_method in of_purpose] for of_purpose in parts]
+        return [Decoded.concatenate(of_method) for of_method in parts]
 
-    def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[tuple[int, int, Decoded]]:
-        scratch = self._local.__dict__.setdefault("scratch", Scratch())
-        guesses: dict[tuple[int, int], float] = self._local.__dict__.setdefault("guesses", {})
-        boxes, nms, overlap = (
-            Boxes(proposals, self.num_classes),
-            self._settings.nms or "",
-            self._settings.nms_iou or 0.0,
-        )
+    def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[Decoded]:
+        guesses: dict[int, float] = self._local.__dict__.setdefault("guesses", {})
+        boxes, nms, overlap = Boxes(proposals, self.num_classes), self.settings.nms or "", self.settings.nms_iou or 0.0
         suppression = Suppression(nms, boxes, overlap)
-        image = ImageLogits(proposals.logits, scratch, proposals.objectness, added=self._said.objectness == "added")
+        image = ImageLogits(proposals, self._postprocessing)
         # Looked at once instead of for each candidate of each method.
-        smallest = self._settings.min_box_size or 0.0
+        smallest = self.settings.min_box_size or 0.0
         smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
         # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
         one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
+        limit = self.settings.max_detections
         for method, function in enumerate(self._functions):
-            scores = function(image)
-            for purpose, limits in enumerate(self.purposes):
-                filtered, threshold = self._filtered(scores, image.factors, limits.score_threshold)
-                if one_class_each:
-                    filtered = BestClassScores(filtered, self.num_classes)
-                candidates = Candidates(filtered, boxes, suppression, self.num_classes, smallest, threshold)
-                mask = task.evaluated[purpose]
-                evaluated = None if mask is None else mask[index - task.start]
-                if limits.max_detections is None:
-                    floor = task.floors[purpose][method]
-                    kept, skipped = candidates.all(floor, evaluated, floor_first=nms != "class-agnostic")
-                else:
-                    kept = candidates.best(limits.max_detections, guesses.get((purpose, method), 0.0))
-                    full = len(kept) >= limits.max_detections
-                    guesses[purpose, method] = 0.5 * float(kept.scores[-1]) if full else 0.0
-                    skipped = _NOTHING
-                    if evaluated is not None:
-                        chosen = evaluated.take(kept.labels)
-                        kept, skipped = kept.take(chosen), kept.take(~chosen)
-                decoded = self._decoded(index, kept, skipped, boxes)
-                if self._said.clip_boxes:
-                    corners = decoded.detections.boxes
-                    np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
-                yield purpose, method, decoded
+            scores, threshold = self._framework_scores(function(image), image.factors, self.settings.score_threshold)
+            if one_class_each:
+                scores = best_class_alone(scores)
+            candidates = Candidates(scores, boxes, suppression, self.num_classes, smallest, threshold)
+            if limit is None:
+                kept = candidates.all()
+            else:
+                kept = candidates.best(limit, guesses.get(method, 0.0))
+                guesses[method] = 0.5 * float(kept.scores[-1]) if len(kept) >= limit else 0.0
+            skipped = _NOTHING
+            if task.evaluated is not None:
+                chosen = task.evaluated[index - task.start].take(kept.labels)
+                kept, skipped = kept.take(chosen), kept.take(~chosen)
+            decoded = self._decoded(index, kept, skipped, boxes)
+            if self._postprocessing.clip_boxes:
+                corners = decoded.detections.boxes
+                np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
+            yield decoded
 
     def _decoded(self, index: int, kept: SortedCandidates, skipped: SortedCandidates, boxes: Boxes) -> Decoded:
         detections = Detections(
@@ -289,25 +246,3 @@ class ImageDecoder:
         label: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
         labels = skipped.labels.astype(label)
         return Decoded(detections, Skipped(np.full(len(labels), index, image), labels, skipped.scores))
-
-    def _filtered(self, scores: Scores, factors: Float32 | None, threshold: float) -> tuple[Scores, float]:
-        """The scores as the framework makes them, and what they must exceed."""
-        if factors is not None and self._said.objectness == "late factor":
-            scores, threshold = LateFactorScores(scores, factors, self._num_columns, threshold), min(threshold, 0.0)
-        if self._said.score_power != 1:
-            scores = PowerScores(scores, self._said.score_power)
-        # Classes without labels compete for a proposal, too, where it can be of one class only.
-        if not self._settings.multi_label:
-            scores = BestClassScores(scores, self._num_columns)
-        if self._class_of is not None:
-            scores = ChosenClassScores(scores, self._class_of, self.num_classes)
-        return scores, threshold
-
-
-def _class_of_columns(header: StoreHeader, columns: range) -> npt.NDArray[np.intp] | None:
-    """Per foreground column the class that it stands for, -1 for none; None where it is simply its place."""
-    if header.class_columns is None:
-        return None
-    class_of = np.full(header.num_columns, -1, np.intp)
-    class_of[list(header.class_columns)] = np.arange(header.num_classes)
-    return class_of[columns.start : columns.stop]

@@ -243,7 +243,6 @@ def methods(comparison: Comparison, focus: MethodResult) -> Section:
     others = [name for name in (*by_group, *tables.OTHER_COLUMNS[task]) if name in comparison.metric_names]
     main = [name for name in main if "@n:" not in name]
     main += [others.pop(others.index(name)) for name in ("balanced", "ECE") if name in others]
-    notes = [*comparison.notes, *(f"{row.name}: {text}" for row in comparison.rows for text in row.notes)]
     protocol, number = comparison.description, ""
     if task == DETECTION:
         protocol = f"{protocol}; {comparison.protocol.evaluator}"
@@ -260,7 +259,7 @@ def methods(comparison: Comparison, focus: MethodResult) -> Section:
         "number": number,
         "others": _table(comparison, focus, others) if others else None,
         "protocol": protocol,
-        "notes": list(dict.fromkeys(notes)),
+        "notes": list(comparison.notes),
         "verdicts": [comparison.verdict(row.name) for row in comparison.rows[1:]],
     }
 

@@ -147,7 +147,7 @@ def operating_points(
 
     Args:
         predictions: What `logn predict` wrote (a path or a `logn.PredictionStore`), or a COCO results file of any tool.
-        labels: Ground truth of the same images: COCO, LVIS, YOLO or VOC, or what was read of it.
+        labels: Ground truth of the same images: COCO, LVIS or YOLO, or what was read of it.
         goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" (false alarms per image) over all classes.
         affine: A correction that comes before the thresholds; only with a store.
         at: The threshold that the model is used with, before and after.

@@ -32,7 +32,7 @@ def run(split, methods, settings=QUICK, **options):
 
 @pytest.fixture(scope="module")
 def comparison(softmax_split):
-    return run(softmax_split, METHODS, CompareSettings(num_bootstrap=50, errors=True, fixed=True))
+    return run(softmax_split, METHODS, CompareSettings(num_bootstrap=50, errors=True))
 
 
 def test_strengths_of_the_recommendation_equal_the_methods_of_that_name(softmax_split):
@@ -74,12 +74,10 @@ def test_differences_are_to_the_uncorrected_model_and_lie_in_their_intervals(com
 
 
 def test_the_metrics_and_their_protocols_are_all_there(comparison):
-    names = {"AP", "AP50", "AP75", "APs", "APm", "APl", "APr", "APc", "APf", "AP-Fixed", "APr-Fixed", "AP-Pool", "ECE"}
+    names = {"AP", "AP50", "AP75", "APs", "APm", "APl", "APr", "APc", "APf", "AP-Pool", "ECE"}
     assert names <= set(comparison.metric_names)
     assert comparison.rows[0].errors.per_group.keys() == {"r", "c", "f"}
     assert comparison.protocol.max_detections == 300
-    assert comparison.protocols["AP-Fixed"].per_class_limit == 10_000
-    assert comparison.protocols["AP-Pool"].max_detections is None
     assert comparison.to_dict()["protocols"]["AP"]["evaluator"] == f"logn {logn.__version__}"
     assert all(row.seconds > 0 for row in comparison.rows)
 
@@ -173,38 +171,28 @@ def test_masks_of_any_detector_give_mask_metrics(softmax_split):
     assert found.protocols["mask"].iou_type == "segm"
 
 
-def test_with_sigmoids_fixed_ap_cannot_move_and_the_result_says_so(sigmoid_split):
-    settings = CompareSettings(
-        num_bootstrap=0, fixed=True, decode=DecodeSettings(score_threshold=0.0, max_detections=12)
+def test_with_sigmoids_only_the_limit_moves_ap(sigmoid_split):
+    limited, unlimited = (
+        run(sigmoid_split, ["logn", "loga"], CompareSettings(num_bootstrap=0, decode=DecodeSettings(max_detections=n)))
+        for n in (12, -1)
     )
-    found = run(sigmoid_split, ["logn", "loga"], settings)
-    first, *others = found.rows
-    for row in others:
-        assert row["AP-Fixed"] == pytest.approx(first["AP-Fixed"], abs=1e-9)
-        assert any("AP-Fixed cannot move" in note for note in row.notes)
+    for name in ("logn", "loga"):
+        assert unlimited[name]["AP"] == pytest.approx(unlimited["none"]["AP"], abs=1e-9)
     for metric in ("AP", "AP-Pool"):
-        assert others[0][metric] != pytest.approx(first[metric], abs=1e-3)
-    assert "AP-Fixed cannot move" in write_comparison(found)
+        assert limited["logn"][metric] != pytest.approx(limited["none"][metric], abs=1e-3)
 
 
-@pytest.mark.parametrize(("threshold", "of_fixed"), [(None, 0.0), (1e-4, 1e-7)])
-def test_a_map_that_lowers_all_scores_keeps_ap_unless_a_threshold_cuts_them(sigmoid_split, threshold, of_fixed):
+@pytest.mark.parametrize("threshold", [None, 1e-4])
+def test_a_map_that_lowers_all_scores_keeps_ap_unless_a_threshold_cuts_them(sigmoid_split, threshold):
     """At a threshold most of the lowered scores are gone, which is no matter of ranking; by default there is none."""
     lowered = ClassAffine(np.ones(10), np.full(10, -6.0))
     decode = DecodeSettings() if threshold is None else DecodeSettings(score_threshold=threshold)
-    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(num_bootstrap=0, fixed=True, decode=decode))
+    found = run(sigmoid_split, {"lowered": lowered}, CompareSettings(num_bootstrap=0, decode=decode))
     if threshold is None:
         assert found["lowered"]["AP"] == pytest.approx(found["none"]["AP"], abs=1e-9)
     else:
         assert found["lowered"]["AP"] < found["none"]["AP"]
-    assert found["lowered"]["AP-Fixed"] == pytest.approx(found["none"]["AP-Fixed"], abs=1e-9)
-    assert found.protocols["AP-Fixed"].score_threshold == of_fixed
     assert found.protocol.score_threshold == (threshold or 0.0)
-
-
-def test_with_softmax_fixed_ap_may_move_and_nothing_is_said(comparison):
-    assert comparison["logn"]["AP-Fixed"] != pytest.approx(comparison["none"]["AP-Fixed"], abs=1e-4)
-    assert not any(row.notes for row in comparison.rows)
 
 
 def test_a_map_of_another_model_is_refused(softmax_split):

@@ -112,7 +112,6 @@ def comparisons(draw):
         per_class=CLASS_VALUES,
         differences=st.fixed_dictionaries(dict.fromkeys(METRICS[task], made(Interval))),
         transform=MAPS,
-        notes=made(tuple[str, ...]),
         seconds=VALUES,
         name=st.just(""),
         **of_task,

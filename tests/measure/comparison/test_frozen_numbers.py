@@ -62,7 +62,7 @@ def rows_of(comparison):
 
 
 def detector(split, style):
-    settings = CompareSettings(style=style, num_bootstrap=50, errors=True, fixed=True)
+    settings = CompareSettings(style=style, num_bootstrap=50, errors=True)
     comparison = logn.compare(
         split.store, split.annotations, DETECTION, settings=settings, moments=split.moments, counts=split.counts
     )

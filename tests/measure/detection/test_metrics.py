@@ -22,7 +22,6 @@ from logn.measure.detection.metrics import (
     average_precision_pool,
     calibration_error,
     evaluate_detections,
-    fixed_protocol,
 )
 from logn.measure.detection.tide import error_types
 from logn.predictions.detections import Detections
@@ -82,15 +81,6 @@ def test_a_limit_of_two_an_image_counts_what_is_later_filtered_out(federated):
     expected = {"AP": 0.166667, "APr": 0.5, "APc": 0.0, "APf": 0.0}
     assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert result.protocol.describe().startswith("LVIS box AP, federated, at most 2 detections per image")
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(10_000, 0.591914), (1, 0.0)])
-def test_average_precision_fixed(federated, limit, expected):
-    protocol = fixed_protocol(EvaluationProtocol(), limit)
-    result = evaluate_detections(made_detections(FEDERATED_DETECTIONS), federated, protocol)
-    assert result["AP"] == pytest.approx(expected, abs=1e-6)
-    assert result.protocol.max_detections is None
-    assert result.protocol.per_class_limit == limit
 
 
 def test_average_precision_pool(federated):

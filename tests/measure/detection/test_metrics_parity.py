@@ -8,7 +8,7 @@ import pytest
 from tests.measure.detection.conftest import assert_errors_equal_tidecv, lvis_values
 
 from logn.matching.labels import load_ground_truth, read_results
-from logn.measure.detection.metrics import EvaluationProtocol, evaluate_detections, fixed_protocol
+from logn.measure.detection.metrics import EvaluationProtocol, evaluate_detections
 
 CLASSES, SIDE = 14, 300
 
@@ -86,7 +86,7 @@ def test_box_and_mask_metrics_equal_the_lvis_package(files, lvis_package):
 def test_limits_equal_the_lvis_package(files, lvis_package, limit):
     truth, detections, _ = read(files)
     expected = lvis_values(lvis_package, files, limit=limit)
-    protocol = fixed_protocol(EvaluationProtocol()) if limit == -1 else EvaluationProtocol(max_detections=limit)
+    protocol = EvaluationProtocol(max_detections=None if limit == -1 else limit)
     found = evaluate_detections(detections, truth, protocol, groups=truth.frequency)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, nan_ok=True)
 

@@ -119,7 +119,7 @@ class TestHuggingFace:
         assert statistics.count.max() == done.moments[0].count.max()
         close(self.logits(out), self.logits(source), ClassAffine.load(out / "logn-affine.safetensors"))
         assert {file.name for file in tmp_path.iterdir()} == {"model", "corrected", "train"}
-        with pytest.raises(InputError, match="holds a correction already; use it as it is"):
+        with pytest.raises(InputError, match="holds a correction already"):
             correct(out, noise, tmp_path / "twice")
 
     def test_without_an_output_nothing_is_written(self, folder, noise, tmp_path, capsys):

@@ -70,21 +70,6 @@ def d_fine():
     return rt_detr(hgnet(), decoder_n_points=[2] * 3)
 
 
-def pp_doclayout_v2():
-    order = {**BLOCKS, "intermediate_size": 16, "num_hidden_layers": 1, "coordinate_size": 4, "shape_size": 2}
-    options = rt_detr(hgnet(), class_thresholds=[0.5] * LABELS, class_order=[*range(LABELS)])
-    return build("PPDocLayoutV2", reading_order_config={**order, "num_classes": LABELS}, **options)
-
-
-def pp_doclayout_v3():
-    masks = {"mask_feature_channels": [8, 8], "x4_feat_dim": 8, "num_prototypes": 4, "global_pointer_head_size": 4}
-    return build("PPDocLayoutV3", **rt_detr(hgnet(ALL_LEVELS), **masks))
-
-
-def pp_doclayout_v4():
-    return build("PPDocLayoutV4", **rt_detr(hgnet(), width_name="hidden_size", global_pointer_head_size=4))
-
-
 def yolos():
     sizes = {"num_hidden_layers": 1, "intermediate_size": 16, "num_detection_tokens": 6}
     return build("Yolos", **BLOCKS, **sizes, image_size=[64, 64], patch_size=16)
@@ -109,12 +94,6 @@ def rf_detr(task="ObjectDetection"):
     return build("RfDetr", task, **few_queries(backbone, intermediate_size=16))
 
 
-def encoder_only(name, **options):
-    sizes = {"num_hidden_layers": 3, "image_size": 64, "patch_size": 16, "num_queries": 6, "num_blocks": 2}
-    options |= {"num_upscale_blocks": 1, "num_register_tokens": 1}
-    return build(name, "UniversalSegmentation", **BLOCKS, **sizes, **options)
-
-
 def swin():
     sizes = {"image_size": 64, "embed_dim": 8, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2}
     return hf.SwinConfig(**sizes, out_features=ALL_LEVELS)
@@ -135,11 +114,6 @@ def masks(name, **options):
 
 def mask2former():
     return masks("Mask2Former", feature_size=32, mask_feature_size=32, decoder_layers=4)
-
-
-def oneformer():
-    text = {"text_encoder_width": 32, "text_encoder_num_layers": 1}
-    return masks("OneFormer", conv_dim=32, mask_dim=32, decoder_layers=3, query_dec_layers=1, **text)
 
 
 def panoptic():
@@ -164,28 +138,26 @@ MODELS = {
     "deimv2": (lambda: build("Deimv2", **d_fine()), LAST, None, None),
     "yolos": (yolos, "class_labels_classifier.layers.2", -1, None),
     "mask2former": (mask2former, "class_predictor", -1, "call"),
-    "eomt": (lambda: encoder_only("Eomt", intermediate_size=16), "class_predictor", -1, "call"),
-    "eomt_dinov3": (lambda: encoder_only("EomtDinov3", intermediate_size=16), "class_predictor", -1, "call"),
-    "videomt": (lambda: encoder_only("Videomt"), "class_predictor", -1, None),
     "maskformer": (maskformer, "class_predictor", -1, None),
-    "oneformer": (oneformer, "model.transformer_module.decoder.class_embed", -1, "call"),
     "table_transformer": (lambda: build("TableTransformer", **detr("stage4")), "class_labels_classifier", -1, None),
     "dab_detr": (lambda: build("DabDetr", **detr("stage4", width_name="hidden_size")), "class_embed", None, None),
     "lw_detr": (lw_detr, "class_embed", None, None),
     "rf_detr": (rf_detr, "class_embed", None, None),
     "rf_detr_with_masks": (lambda: rf_detr("InstanceSegmentation"), "model.class_embed", None, None),
-    "pp_doclayout_v2": (pp_doclayout_v2, LAST, None, None),
-    "pp_doclayout_v3": (pp_doclayout_v3, "model.decoder.class_embed", None, "call"),
-    "pp_doclayout_v4": (pp_doclayout_v4, LAST, None, None),
     "detr_panoptic": (panoptic, "detr.class_labels_classifier", -1, None),
 }
 # They add the quality of a query to its logits behind the layer.
 WITH_QUALITY = ["d_fine", "deimv2"]
 TWO_STAGE = [
-    *("deformable_detr_two_stage", "deformable_detr_untied", "rt_detr", "rt_detr_v2", "d_fine", "deimv2"),
-    *("rf_detr", "pp_doclayout_v2", "pp_doclayout_v3", "pp_doclayout_v4"),
+    "deformable_detr_two_stage",
+    "deformable_detr_untied",
+    "rt_detr",
+    "rt_detr_v2",
+    "d_fine",
+    "deimv2",
+    "rf_detr",
 ]
-SAVED = ["detr", "deformable_detr", "deformable_detr_two_stage", "rt_detr_v2", "d_fine", "deimv2", "pp_doclayout_v3"]
+SAVED = ["detr", "deformable_detr", "deformable_detr_two_stage", "rt_detr_v2", "d_fine", "deimv2"]
 PROPOSALS = ("init_reference_points", "enc_outputs_class", "enc_topk_logits", "enc_outputs_coord_logits")
 
 
@@ -201,24 +173,14 @@ def images():
 
 
 def outputs(model):
-    inputs = {"pixel_values": images()}
-    if model.main_input_name == "pixel_values_videos":
-        inputs = {"pixel_values_videos": images()[:, None].repeat(1, 3, 1, 1, 1)}
-    elif isinstance(model, hf.OneFormerForUniversalSegmentation):
-        inputs["task_inputs"] = torch.arange(154).reshape(2, 77) % 9
     with torch.inference_mode():
-        return model(**inputs)
+        return model(pixel_values=images())
 
 
 def own_logits(model):
     """The logits that the model itself returns."""
     output = outputs(model)
-    if isinstance(model, hf.PPDocLayoutV2ForObjectDetection):
-        # It puts the queries above its thresholds first, and thereby in another order once they are corrected.
-        logits = output["intermediate_logits"][:, -1]
-        assert torch.equal(logits.sort(dim=1).values, output["logits"].sort(dim=1).values)
-    else:
-        logits = output["class_queries_logits"] if "class_queries_logits" in output else output["logits"]
+    logits = output["class_queries_logits"] if "class_queries_logits" in output else output["logits"]
     return [logits.reshape(-1, logits.shape[-1])]
 
 
@@ -277,8 +239,7 @@ def test_folding_leaves_the_proposals_of_the_encoder_alone(name, class_map, spre
     after = outputs(model)
     compared = [key for key in PROPOSALS if before.get(key) is not None]
     assert {"init_reference_points", "enc_outputs_class"} <= set(compared)
-    # PP-DocLayout V2 sorts its queries by their corrected scores.
-    compared.append("intermediate_reference_points" if name == "pp_doclayout_v2" else "pred_boxes")
+    compared.append("pred_boxes")
     assert all(torch.equal(before[key], after[key]) for key in compared)
     assert not torch.allclose(before["logits"], after["logits"])
 
@@ -362,7 +323,6 @@ PROCESSORS = {
     **dict.fromkeys(("deformable_detr", "deformable_detr_two_stage"), ("DeformableDetr", EDGES)),
     **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine", "deimv2"), ("RTDetr", SQUARE)),
     **dict.fromkeys(("rf_detr", "rf_detr_with_masks"), ("RfDetr", SQUARE)),
-    **{f"pp_doclayout_v{number}": (f"PPDocLayoutV{number}", SQUARE) for number in (2, 3, 4)},
     "lw_detr": ("DeformableDetr", SQUARE),
     "yolos": ("Yolos", EDGES),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,8 @@ import torch
 
 import logn
 from logn.errors import InputError
-from logn.models.frameworks.transformers import read_transformers, write_transformers
+from logn.models.frameworks.transformers import read_transformers
 from logn.models.locate import locate_logits
-from logn.models.torch.fold import fold
 from logn.predictions.store import PredictionStore
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
@@ -41,58 +40,25 @@ def logits_of(model):
 
 
 @pytest.mark.parametrize("name", ["rt_detr_v2", "deformable_detr_two_stage"])
-@pytest.mark.filterwarnings("ignore:.* was tied to")
-def test_a_folded_model_that_is_written_and_read_again_gives_the_mapped_logits(name, saved, class_map, tmp_path):
+def test_a_corrected_folder_gives_the_mapped_logits_and_keeps_what_belongs_to_the_model(
+    name, saved, class_map, noise, tmp_path
+):
     original, folder = saved(name)
     model, processor = read_transformers(folder)
     plain = logits_of(model)
     np.testing.assert_array_equal(plain, logits_of(original))
-    affine = class_map(5)
-    fold(model, locate_logits(model), affine)
     (folder / "LICENSE").write_text("as it was")
     (folder / "training_state.txt").write_text("not of the new model")
-    out = write_transformers(model, processor, tmp_path / "corrected", source=folder)
+    affine, out = class_map(5), tmp_path / "corrected"
+    logn.correct(folder, noise, out, method=affine)
     again, its_processor = read_transformers(out)
     np.testing.assert_allclose(logits_of(again), affine(plain), atol=1e-4)
     assert type(again) is type(original)
     assert its_processor.to_dict() == processor.to_dict()
     assert again.config.id2label[4] == "dog"
     assert (out / "LICENSE").read_text() == "as it was"
-    assert {file.name for file in tmp_path.iterdir()} == {"model", "corrected"}
+    assert {file.name for file in tmp_path.iterdir()} == {"model", "train", "corrected"}
     assert not (out / "training_state.txt").exists()
-
-
-def test_nothing_is_left_where_writing_fails(saved, tmp_path):
-    model, _ = saved()
-
-    class Unwilling:
-        def save_pretrained(self, folder):
-            raise OSError("no room")
-
-    with pytest.raises(OSError, match=r"no room"):
-        write_transformers(model, Unwilling(), tmp_path / "corrected")
-    assert [file.name for file in tmp_path.iterdir()] == ["model"]
-    for target, message in (
-        ("model", "model` exists already; choose a new folder"),
-        ("nowhere/corrected", r"There is no folder `.*nowhere` for"),
-    ):
-        with pytest.raises(InputError, match=message):
-            write_transformers(model, Unwilling(), tmp_path / target)
-
-
-def test_a_link_at_a_name_that_can_be_guessed_is_not_followed(tmp_path):
-    class Willing:
-        def save_pretrained(self, folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.json").write_text("new")
-
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "config.json").write_text("old")
-    (tmp_path / f".corrected.{os.getpid()}.partial").symlink_to(victim)
-    write_transformers(Willing(), Willing(), tmp_path / "corrected")
-    assert (victim / "config.json").read_text() == "old"
-    assert (tmp_path / "corrected" / "config.json").read_text() == "new"
 
 
 def configured(**changes):
@@ -103,37 +69,29 @@ def configured(**changes):
     return change
 
 
+# What is done to a folder, and what the refusal names beside it.
 UNREADABLE = {
-    r"has no `preprocessor_config.json`, .*processor.save_pretrained\(folder\)\.$": lambda folder: (
-        folder / "preprocessor_config.json"
-    ).unlink(),
-    "There is no folder `.*`; pass one that save_pretrained has written": lambda folder: folder.rename("gone"),
-    "model` has no `config.json`": lambda folder: (folder / "config.json").unlink(),
-    r"no weights as safetensors, only a pickle \(`pytorch_model": lambda folder: (folder / "model.safetensors").rename(
-        folder / "pytorch_model.bin"
-    ),
+    "no processor": (lambda folder: (folder / "preprocessor_config.json").unlink(), "preprocessor_config.json"),
+    "a pickle": (lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"), "safetensors"),
     # The same layers under another class: an Auto class would load them, with weights drawn at random.
-    "lacks `.*, weights of RTDetrForObjectDetection": configured(
-        architectures=["RTDetrForObjectDetection"], model_type="rt_detr", decoder_layers=5
+    "another class": (
+        configured(architectures=["RTDetrForObjectDetection"], model_type="rt_detr", decoder_layers=5),
+        "weights of RTDetrForObjectDetection",
     ),
-    "names 'NoSuchModel' under `architectures`, which is no model of transformers": configured(
-        architectures=["NoSuchModel"]
-    ),
-    "names None under `architectures`": configured(architectures=None),
-    "cannot be read as a model of transformers: ": configured(model_type="no_such_type"),
-    "model` cannot be read as a model of transformers: ": lambda folder: (folder / "model.safetensors").write_bytes(
-        b"no weights"
-    ),
+    "an unknown class": (configured(architectures=["NoSuchModel"]), "NoSuchModel"),
+    "no class": (configured(architectures=None), "architectures"),
+    "an unknown type": (configured(model_type="no_such_type"), "transformers"),
+    "no weights": (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "transformers"),
 }
 
 
-@pytest.mark.parametrize("message", UNREADABLE)
-def test_what_cannot_be_read_is_refused(message, saved, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(("change", "word"), UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_refused(change, word, saved):
     _, folder = saved()
-    UNREADABLE[message](folder)
-    with pytest.raises(InputError, match=message):
+    change(folder)
+    with pytest.raises(InputError, match=rf"`{re.escape(str(folder))}`") as caught:
         read_transformers(folder)
+    assert word in str(caught.value)
 
 
 SMALL = {
@@ -161,7 +119,7 @@ ENDS = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id":
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch.jit._script")  # DeBERTa's use of it
-def test_text_classifiers_are_corrected_in_python(name, path, config, tmp_path, monkeypatch):
+def test_text_classifiers_are_corrected_in_python(name, path, config, noise, tmp_path):
     torch.manual_seed(0)
     model = getattr(hf, f"{name}ForSequenceClassification")(getattr(hf, f"{name}Config")(num_labels=4, **config)).eval()
     tokens = torch.randint(3, 60, (6, 20, 7))
@@ -173,11 +131,8 @@ def test_text_classifiers_are_corrected_in_python(name, path, config, tmp_path, 
     with torch.inference_mode():
         np.testing.assert_allclose(model(input_ids=tokens[0]).logits, calibration.affine(before), atol=1e-4)
     model.save_pretrained(tmp_path / "text")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        InputError, match=r"`text` is a text classifier, .* logn\.calibrate\(model, batches, fold=True\)"
-    ):
-        logn.correct("text", tmp_path)
+    with pytest.raises(InputError, match="text` is a text classifier"):
+        logn.correct(tmp_path / "text", noise)
 
 
 def test_language_models_that_score_each_token_are_not_known():

@@ -68,11 +68,9 @@ def correct(
     from logn.correction.correct import correct as run
     from logn.data.label_sources import with_split
     from logn.methods.recommend import RECOMMENDED
-    from logn.models.frameworks.transformers import refuse_texts
     from logn.models.images import choose_images
     from logn.models.write import check_target
 
-    refuse_texts(Path(model))
     chosen = choose_images(options.training_images(images, data), max_images)
     deployed = None if deployment is None else choose_images(deployment)
     if output is not None:

@@ -64,7 +64,7 @@ def compare(
         predictions: Of a detector a `PredictionStore` or its folder. Of a classifier the file that `logn.predict`
             wrote, or logits `(rows, classes)`: an array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is
             mapped and read in blocks.
-        labels: Of a detector the annotations of the same images (LVIS, COCO, YOLO or VOC, or the content of a file). Of
+        labels: Of a detector the annotations of the same images (LVIS, COCO or YOLO, or the content of a file). Of
             a classifier the class of each row, from 0, or a `.npy`, `.json`, `.csv` or `.txt` file with them; a file of
             `logn.predict` has them.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a specification or to

@@ -40,7 +40,6 @@ class CompareSettings:
         num_bootstrap: How many bootstrap samples of the images or rows the intervals come from; 0 for no intervals.
         confidence: Of the intervals.
         seed: Of the bootstrap.
-        fixed: Also compute AP-Fixed, and AP-Pool over its detections. For detectors.
         errors: Also find the kinds of error (TIDE) over all images. For detectors.
         bounds: The last rare and the last common training count, when groups come from counts; by default 10 and 100
             for detectors. For classifiers the last few-shot and the last medium-shot count, by default 19 and 100.
@@ -62,7 +61,6 @@ class CompareSettings:
     num_bootstrap: int = 1000
     confidence: float = 0.95
     seed: int = 0
-    fixed: bool = False
     errors: bool = False
     bounds: tuple[int, int] | None = None
     only_predicted: bool = False
@@ -173,7 +171,6 @@ class MethodResult:
         per_class: `(F,)` AP or accuracy of each class; NaN for a class without examples.
         differences: Of each metric to the uncorrected model, with an interval where draws were made.
         transform: The map of logits that was measured: a `ClassAffine`, a callable, or None for no change.
-        notes: What to know before reading the numbers.
         seconds: Time for this method's metrics, and its share of decoding.
         recall: Of detectors what is found with as many detections as the uncorrected model has, by the threshold that
             it has so many above: 0.5, 0.25, 0.05 and the user's.
@@ -190,7 +187,6 @@ class MethodResult:
     per_class: npt.NDArray[np.float64]
     differences: Mapping[str, Interval] = field(default_factory=dict)
     transform: Any = None
-    notes: tuple[str, ...] = ()
     seconds: float = 0.0
     recall: Mapping[float, RecallAtCount] = field(default_factory=dict)
     thresholds: ThresholdCurve | None = None
@@ -245,7 +241,7 @@ class Comparison:
         task: What was compared: "detection" or "classification".
         description: What was measured on what, in one line.
         classes: In the order of `per_class` of each row.
-        protocols: Of a detector's metrics: "AP", and "AP-Fixed", "AP-Pool" and "mask" where they have their own.
+        protocols: Of a detector's metrics: "AP", and "mask" where masks were measured.
         settings: What was measured, and how.
         seconds: Time by step.
         notes: What to know before reading the numbers.

@@ -20,7 +20,7 @@ from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
 from logn.methods.affine import ClassAffine
 
-FORMAT, SCHEMA = "logn.comparison", 4
+FORMAT, SCHEMA = "logn.comparison", 5
 DOCUMENT, TABLES = "comparison.json", "comparison.md"
 
 

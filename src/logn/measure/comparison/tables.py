@@ -21,7 +21,7 @@ AT_COUNT = ("recall", "precision", "F1", "found", "found-r", "false-alarms-r")
 OTHER_COLUMNS = {
     DETECTION: (
         *("AP50", "AP75", "AP-mask", "APr-mask", "APc-mask", "APf-mask"),
-        *("AP-Fixed", "APr-Fixed", "AP-Pool", "APr-Pool", "ECE"),
+        *("AP-Pool", "APr-Pool", "ECE"),
     ),
     CLASSIFICATION: ("balanced", "ECE", "confidence", "NLL"),
 }
@@ -161,18 +161,8 @@ def caption(comparison: Comparison) -> str:
         units = "images" if comparison.task == DETECTION else "rows"
         share = f"{100 * settings.confidence:g} %"
         parts.append(f"differences with {share} intervals from {settings.num_bootstrap:,} paired draws of {units}")
-    pool = comparison.protocols.get("AP-Pool")
-    own = []
-    if pool is not None and pool.per_class_limit:
-        own.append(
-            f"AP-Fixed and AP-Pool: the best {pool.per_class_limit:,} detections of each class, no limit per image"
-        )
-    if comparison.baseline.recall:
-        own.append(_recall_caption(comparison))
-    notes = dict.fromkeys(
-        [*comparison.notes, *(f"{row.name}: {note}" for row in comparison.rows for note in row.notes)]
-    )
-    return ". ".join([", ".join(parts), *own, *(note.rstrip(".") for note in notes)]) + "."
+    own = [_recall_caption(comparison)] if comparison.baseline.recall else []
+    return ". ".join([", ".join(parts), *own, *(note.rstrip(".") for note in comparison.notes)]) + "."
 
 
 def _recall_caption(comparison: Comparison) -> str:

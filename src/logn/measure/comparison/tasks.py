@@ -5,7 +5,6 @@ Both kinds of task have the same methods, which `compare` calls in turn.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,7 +49,7 @@ from logn.measure.detection.tide import error_types
 from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import threshold_after
 from logn.predictions.classifier import ClassifierPredictions, is_classifier_file
-from logn.predictions.decoder import Purpose, decode_for
+from logn.predictions.decoder import decode_evaluated
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
 from logn.predictions.store import PredictionStore, StoreHeader
@@ -68,7 +68,6 @@ class _MethodDetections:
     transform: LogitMap
     detections: Detections
     skipped: Skipped
-    fixed: Detections | None
     masks: npt.NDArray[np.object_] | None
 
 
@@ -169,10 +168,7 @@ class DetectionTask:
             nms=decode.nms or "class-wise",
             multi_label=decode.multi_label is not False,
         )
-        fixed = ap.fixed_protocol(protocol)
-        protocols = {"AP": protocol, "AP-Pool": fixed if self.settings.fixed else protocol}
-        protocols |= {"AP-Fixed": fixed} if self.settings.fixed else {}
-        return protocols | ({"mask": replace(protocol, iou_type="segm")} if self.mask_maker else {})
+        return {"AP": protocol} | ({"mask": replace(protocol, iou_type="segm")} if self.mask_maker else {})
 
     @cached_property
     def looked_at(self) -> npt.NDArray[np.bool_]:
@@ -185,28 +181,18 @@ class DetectionTask:
     def outcomes(
         self, maps: Mapping[str, LogitMap], others: Sequence[LogitMap], progress: Progress | None
     ) -> list[_MethodDetections]:
-        """Decode all images in one pass, for AP and, where it is asked for, for AP-Fixed; `others` for AP alone."""
+        """Decode all images in one pass under all maps."""
         settings, verified = self.settings, self.truth.verified
         # What is not evaluated goes at once; only the errors, and the images that the report looks at, need it.
         evaluated = None if settings.errors or verified is None else verified | self.looked_at[:, None]
-        purposes = [Purpose(settings.decode, evaluated)]
-        if settings.fixed:
-            lowest = min(settings.decode.score_threshold, ap.FIXED_THRESHOLD)
-            limits = replace(settings.decode, max_detections=None, max_per_class=ap.FIXED_LIMIT, score_threshold=lowest)
-            purposes.append(Purpose(limits, verified))
         together = [*maps.values(), *others]
-        if settings.fixed:  # which costs much more, so not for the others
-            decoded, fixed = decode_for(self.store, list(maps.values()), purposes, progress=progress)
-            decoded += decode_for(self.store, list(others), purposes[:1])[0] if others else []
-        else:
-            (decoded,), fixed = decode_for(self.store, together, purposes, progress=progress), []
+        decoded = decode_evaluated(self.store, together, settings.decode, evaluated, progress=progress)
         detections = [self._within_limits(of_method.detections) for of_method in decoded]
         skipped = self._few_skipped(detections, [of_method.skipped for of_method in decoded])
         masks: Sequence[Any] = self.mask_maker(detections[: len(maps)]) if self.mask_maker else []
         if self.mask_results is not None:
             self._write_masks(Path(self.mask_results), list(maps), detections, masks)
-        best_of_class = [of_method.detections for of_method in fixed]
-        columns = itertools.zip_longest(together, detections, skipped, best_of_class, masks)
+        columns = zip_longest(together, detections, skipped, masks)
         return [_MethodDetections(*of_method) for of_method in columns]
 
     def _write_masks(
@@ -267,7 +253,7 @@ class DetectionTask:
             masks = match_detections(detections, truth, masks=method.masks.tolist())
             of_masks = ap.average_precision(masks, truth, self.protocols["mask"], groups).values
             others |= {f"{metric}-mask": value for metric, value in of_masks.items()}
-        others |= self._fixed_and_pool(method.fixed, matched)
+        others |= ap.average_precision_pool(matched, truth, groups=groups)
         others |= ap.calibration_error(matched, groups=groups)
         others |= {metric: value for point in recall.values() for metric, value in point.values.items()}
         row = MethodResult(
@@ -275,7 +261,6 @@ class DetectionTask:
             {**metrics.values, **others},
             metrics.per_class,
             transform=method.transform,
-            notes=self._method_notes(method.transform),
             recall=recall,
             thresholds=ThresholdCurve.of(matched, truth, at, recall[at].threshold, self._estimated(method.transform)),
             errors=error_types(detections, truth, matched, groups) if self.settings.errors else None,
@@ -320,21 +305,6 @@ class DetectionTask:
         activation = self.header.activation
         estimate = threshold_after(transform, self.moments, self.settings.at, activation=activation)
         return None if estimate is None else estimate.use
-
-    def _fixed_and_pool(self, fixed: Detections | None, matched: MatchedDetections) -> dict[str, float]:
-        """AP-Pool is over the detections of AP-Fixed where they are there, as its authors define it."""
-        values: dict[str, float] = {}
-        if fixed is not None:
-            protocol = self.protocols["AP-Fixed"]
-            matched = match_detections(fixed.take(ap.rows_within_limits(fixed, protocol)), self.truth)
-            metrics = ap.average_precision(matched, self.truth, protocol, self.groups)
-            names = ["AP", *(f"AP{group}" for group in "rcf" if self.groups is not None)]
-            values = {f"{name}-Fixed": metrics[name] for name in names}
-        return values | ap.average_precision_pool(matched, self.truth, groups=self.groups)
-
-    def _method_notes(self, transform: LogitMap) -> tuple[str, ...]:
-        reason = ap.why_fixed_cannot_move(self.header.activation, transform) if self.settings.fixed else None
-        return (reason,) if reason else ()
 
     def _details(self, baseline: _Measured, method: _Measured) -> ReportDetails:
         """Kinds of error and pictures of the images that the report looks at."""

@@ -6,7 +6,7 @@ Each number carries the protocol it was made under: without it two numbers canno
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,11 @@ from logn import __version__
 from logn.base.arrays import DEFAULT_AT, nan_mean, ratio
 from logn.matching.match import Floats, Index, Marks, MatchedDetections, match_detections
 from logn.matching.truth import GroundTruth, Groups, group_members, mean_per_group
-from logn.methods.affine import ClassAffine
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.detections import LVIS_CAP, Detections, Skipped
 from logn.thresholds.scored_detections import shares
 
 COCO_CAP = 100
-# AP-Fixed: the best so many of each class over the set, down to the score that its authors use.
-FIXED_LIMIT, FIXED_THRESHOLD = 10_000, 1e-7
 # The same floats as the reference evaluators use: at exact equality the last bit decides.
 RECALL_THRESHOLDS: Floats = np.linspace(0.0, 1.0, 101)
 # Areas in pixels of small, medium and large objects.
@@ -42,7 +39,6 @@ class EvaluationProtocol:
             is annotated in every image, a budget per image and class).
         iou_type: "bbox" or "segm".
         max_detections: The budget per image (LVIS) or per image and class (COCO); None for no limit.
-        per_class_limit: The budget per class over the whole set, as AP-Fixed has it; None for no limit.
         score_threshold: Scores below it were dropped by the decoder; None when unknown.
         nms_iou: Overlap above which the decoder suppressed boxes; None when unknown, or where there is no suppression.
         groups: Where the rare, common and frequent groups come from.
@@ -59,7 +55,6 @@ class EvaluationProtocol:
     style: str = "lvis"
     iou_type: str = "bbox"
     max_detections: int | None = LVIS_CAP
-    per_class_limit: int | None = None
     score_threshold: float | None = None
     nms_iou: float | None = None
     groups: str | None = None
@@ -82,7 +77,6 @@ class EvaluationProtocol:
             f"{self.style.upper()} {kind} AP",
             "federated" if self.federated else "not federated",
             f"{limit} {unit}",
-            self.per_class_limit and f"the best {self.per_class_limit:,} of each class over the set",
             self.score_threshold is not None and f"score threshold {self.score_threshold:g}",
             self._suppression(),
             not self.multi_label and "the best class of each proposal",
@@ -99,19 +93,6 @@ class EvaluationProtocol:
         return f"NMS {self.nms_iou:g}" + (" across classes" if self.nms == "class-agnostic" else "")
 
 
-def fixed_protocol(protocol: EvaluationProtocol, limit: int = FIXED_LIMIT) -> EvaluationProtocol:
-    """Give the protocol of AP-Fixed: no limit per image, `limit` detections per class over the whole set.
-
-    Example:
-        >>> fixed_protocol(EvaluationProtocol(score_threshold=1e-4)).describe()
-        'LVIS box AP, federated, no limit of detections per image, the best 10,000 of each class over the set, score \
-threshold 1e-07'
-    """
-    decoded = protocol.score_threshold
-    lowest = None if decoded is None else min(decoded, FIXED_THRESHOLD)
-    return replace(protocol, max_detections=None, per_class_limit=limit, score_threshold=lowest)
-
-
 def rows_within_limits(detections: Detections, protocol: EvaluationProtocol) -> Index:
     """Rows that `protocol` looks at, in their order.
 
@@ -122,22 +103,13 @@ def rows_within_limits(detections: Detections, protocol: EvaluationProtocol) -> 
         [0, 1]
         >>> rows_within_limits(detections, EvaluationProtocol("coco", max_detections=1)).tolist()
         [0, 2]
-        >>> rows_within_limits(detections, EvaluationProtocol(max_detections=None, per_class_limit=1)).tolist()
-        [0, 2]
     """
-    rows = np.arange(len(detections))
-    if protocol.max_detections is not None:
-        keys = detections.image_index.astype(np.int64)
-        if not protocol.federated:
-            keys = keys * (int(detections.labels.max(initial=0)) + 1) + detections.labels
-        rows = rows[_rank_within(keys) < protocol.max_detections]
-    if protocol.per_class_limit is not None:
-        labels = detections.labels[rows]
-        strongest_first = np.argsort(-detections.scores[rows], kind="stable")
-        rank = np.empty(len(rows), np.intp)
-        rank[strongest_first] = _rank_within(labels[strongest_first])
-        rows = rows[rank < protocol.per_class_limit]
-    return rows
+    if protocol.max_detections is None:
+        return np.arange(len(detections))
+    keys = detections.image_index.astype(np.int64)
+    if not protocol.federated:
+        keys = keys * (int(detections.labels.max(initial=0)) + 1) + detections.labels
+    return np.flatnonzero(_rank_within(keys) < protocol.max_detections)
 
 
 def _rank_within(keys: npt.NDArray[Any]) -> Index:
@@ -319,26 +291,6 @@ def calibration_error(
         name: float(ratio(np.abs(np.bincount(bin_index[rows], gap[rows])).sum(), rows.sum()))
         for name, rows in counted.items()
     }
-
-
-def why_fixed_cannot_move(activation: str, transform: Any) -> str | None:
-    """Say why AP-Fixed stays what it is under `transform`, or None where it may move.
-
-    With independent sigmoids a map that increases within each class never changes the order within a class, and
-    AP-Fixed knows no other order.
-
-    Example:
-        >>> why_fixed_cannot_move("sigmoid", ClassAffine([2.0, 1.0], [0.0, -3.0]))
-        'AP-Fixed cannot move: the head is a sigmoid and the map increases within each class, so no order changes.'
-        >>> why_fixed_cannot_move("softmax", ClassAffine([2.0, 1.0], [0.0, -3.0])) is None
-        True
-    """
-    increasing = getattr(transform, "increasing", False)
-    if isinstance(transform, ClassAffine):
-        increasing = bool((transform.scale > 0).all())
-    if activation != "sigmoid" or not increasing:
-        return None
-    return "AP-Fixed cannot move: the head is a sigmoid and the map increases within each class, so no order changes."
 
 
 def count_name(metric: str, at: float, group: str = "") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logn.models.frameworks.detectron2 import Detectron2Detector, locate_in_detectron2
 from logn.models.frameworks.mmdetection import MMDetectionDetector, locate_in_mmdetection
 from logn.models.frameworks.rfdetr import RFDetrDetector, locate_in_rfdetr
 from logn.models.frameworks.shared import class_names
@@ -37,7 +36,6 @@ class Framework(NamedTuple):
 FRAMEWORKS = (
     Framework("torchvision", "torchvision.models.detection", locate_in_torchvision, TorchvisionDetector),
     Framework("MMDetection", "mmdet", locate_in_mmdetection, MMDetectionDetector),
-    Framework("Detectron2", "detectron2", locate_in_detectron2, Detectron2Detector),
     Framework("transformers", "transformers", locate_in_transformers, TransformersDetector),
     Framework("Ultralytics", "ultralytics", locate_in_ultralytics, UltralyticsDetector),
     Framework("RF-DETR", "rfdetr", locate_in_rfdetr, RFDetrDetector),

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,6 @@ from safetensors import SafetensorError
 
 from logn.base.arrays import NO_CLASS
 from logn.base.boxes import corners_of
-from logn.base.files import staging_folder
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
 from logn.models.frameworks.shared import LoadedFile, in_groups, modules_from
@@ -159,17 +159,9 @@ _LOCATORS: dict[str, Callable[[Any, str], LogitLayer | None]] = {
     "RTDetrV2ForObjectDetection": _last_decoder_layer,
     "DFineForObjectDetection": _last_decoder_layer,
     "Deimv2ForObjectDetection": _last_decoder_layer,
-    "PPDocLayoutV2ForObjectDetection": _last_decoder_layer,
-    "PPDocLayoutV3ForObjectDetection": _at("model.decoder.class_embed", None, final_only="call"),
-    "PPDocLayoutV4ForObjectDetection": _last_decoder_layer,
     # One layer makes the predictions after every decoder layer; the last one counts.
     "Mask2FormerForUniversalSegmentation": _at("class_predictor", -1, final_only="call"),
     "MaskFormerForInstanceSegmentation": _mask_former,
-    "EomtForUniversalSegmentation": _at("class_predictor", -1, final_only="call"),
-    "EomtDinov3ForUniversalSegmentation": _at("class_predictor", -1, final_only="call"),
-    "OneFormerForUniversalSegmentation": _at("model.transformer_module.decoder.class_embed", -1, final_only="call"),
-    # Called once for every frame of a video, and all frames count.
-    "VideomtForUniversalSegmentation": _at("class_predictor", -1),
 }
 
 
@@ -289,14 +281,15 @@ def open_file(folder: Path, hints: Hints) -> LoadedFile:
         network=network,
         traits=Traits(f"transformers, {type(network).__name__}", type(processor).__name__, ""),
         class_names=class_names_of(network.config),
-        save=lambda network, path: write_transformers(network, processor, path, source=folder),
+        save=lambda network, path: _save(network, processor, folder, path),
         run=run if detector is None else detector.run,
         detector=detector,
+        is_folded=any(folder.glob("logn-affine*.safetensors")),  # a correction leaves its map there
     )
 
 
 def _proposals(boxes: Any, logits: Any, quality: Any, height: int, width: int) -> Proposals:
-    corners = _corners(boxes)
+    corners = corners_of(boxes)
     return Proposals(
         corners * corners.new_tensor([width, height, width, height]),
         logits,
@@ -328,16 +321,6 @@ def _num_queries(model: Any) -> int:
     return int(config.two_stage_num_proposals if two_stage else config.num_queries)
 
 
-def _corners(boxes: Any) -> Any:
-    """Corners, relative to the image, from center and size; the box around the quadrilaterals of PP-DocLayout V4."""
-    import torch
-
-    if boxes.shape[-1] == 10:
-        points = boxes[..., None, :2] + boxes[..., 2:].unflatten(-1, (4, 2)) - 0.5
-        return torch.cat([points.amin(dim=-2), points.amax(dim=-2)], dim=-1)
-    return corners_of(boxes)
-
-
 @contextmanager
 def _qualities(model: Any) -> Iterator[list[tuple[Any, Any]]]:
     """The class logits and what D-FINE and DEIMv2 add to them behind the class layer, the quality of the query."""
@@ -360,78 +343,83 @@ def _quality_layers(model: Any) -> list[Any]:
     return [] if layers is None else list(layers)
 
 
-CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 # What transformers raises over the files of a folder.
 _UNREADABLE = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
-# Weights that are pickles, which run code when they are opened.
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def read_transformers(folder: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
+def read_transformers(folder: Path) -> tuple[nn.Module, Any]:
     """The model of a folder, of the class that its configuration names, in evaluation mode, and its image processor.
 
     Every weight must be in the folder: one that is missing would be drawn at random.
     """
-    folder = Path(folder)
-    transformers = _transformers()
     _check_files(folder)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the package is imported
     try:
+        transformers: Any = import_module(PACKAGE)
+    except ImportError as error:
+        raise MissingExtraError(PACKAGE, extra="frameworks") from error
+    with _reading(folder):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if getattr(config, "use_pretrained_backbone", None):
-            config.use_pretrained_backbone = False  # its weights are in the folder too
-        model, found = _architecture(transformers, config, folder).from_pretrained(
+        processor = transformers.AutoImageProcessor.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    # The class that was saved: the one that an Auto class would take may have other layers, drawn at random.
+    name = str((getattr(config, "architectures", None) or [None])[0])
+    kind: Any = getattr(transformers, name, None)
+    if kind is None:
+        raise InputError(f"`architectures` in the config.json of `{folder}` is {name}, no model of transformers.")
+    if getattr(config, "use_pretrained_backbone", None):
+        config.use_pretrained_backbone = False  # its weights are in the folder too
+    with _reading(folder):
+        model, loading = kind.from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
-    except _UNREADABLE as error:
-        raise _unreadable(folder, "a model", error) from error
-    for kind, verb in (("missing_keys", "lacks"), ("mismatched_keys", "has another shape of")):
-        names = sorted(str(name) for name in found.get(kind) or ())
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise InputError(
-                f"`{folder}` {verb} `{names[0]}`{more}, weights of {type(model).__name__}; save the model again."
-            )
-    return model.eval(), read_processor(folder)
+    lacking = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in loading.get(kind) or ())
+    if lacking:
+        raise InputError(
+            f"`{folder}` does not hold {len(lacking)} weights of {type(model).__name__}, such as `{lacking[0]}`, in "
+            "their shapes; save the model again."
+        )
+    return model.eval(), processor
 
 
-def read_processor(folder: str | os.PathLike[str]) -> Any:
-    """The image processor of a folder."""
-    transformers = _transformers()
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Name the folder where transformers cannot read it, with the first sentence of what it says."""
     try:
-        return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        yield
     except _UNREADABLE as error:
-        raise _unreadable(Path(folder), "an image processor", error) from error
+        reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
+        raise InputError(f"`{folder}` cannot be read by transformers: {reason}.") from error
 
 
-def write_transformers(
-    model: nn.Module, processor: Any, out: str | os.PathLike[str], *, source: str | os.PathLike[str] | None = None
-) -> Path:
-    """Save a model, such as one that a map was folded into, with its image processor, in one step.
+def _check_files(folder: Path) -> None:
+    """Refuse text classifiers, which have no images to run on, and folders without a processor or safetensors."""
+    if TEXT_CLASSIFIER in (folder / "config.json").read_text(encoding="utf-8", errors="replace"):
+        raise InputError(
+            f"`{folder}` is a text classifier, and this reads images. Correct it in Python, "
+            "logn.calibrate(model, batches, fold=True) with batches of its tokenizer, or as arrays: "
+            "`logn collect logits.npy --activation softmax -o stats.safetensors`."
+        )
+    if not any((folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
+        raise InputError(
+            f"`{folder}` has no `preprocessor_config.json`, so it does not say how images are prepared; save it there: "
+            "processor.save_pretrained(folder)."
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"`{folder}` has no weights as safetensors, and pickles are not opened; load it with transformers and save "
+            "it again by model.save_pretrained."
+        )
 
-    The folder gets a temporary name until all of it is there; a folder that is there already is refused.
 
-    Args:
-        model: A model of transformers.
-        processor: Its image processor.
-        out: The folder to make.
-        source: The folder that the model was read from: its licence and notices go along.
-
-    Returns:
-        The folder.
-    """
-    target = Path(out)
-    if target.exists():
-        raise InputError(f"`{target}` exists already; choose a new folder.")
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
-    with staging_folder(target) as folder:
-        temporary = folder / target.name
-        model.save_pretrained(temporary)  # type: ignore[operator]
-        processor.save_pretrained(temporary)
-        for file in _notices(source):
-            shutil.copy(file, temporary / file.name)
-        os.rename(temporary, target)
-    return target
+def _save(network: Any, processor: Any, source: Path, target: Path) -> None:
+    """Write a network and its processor to a new folder, with the licence and notices of the folder it came from."""
+    network.save_pretrained(target)
+    processor.save_pretrained(target)
+    for file in source.iterdir():
+        if file.name.upper().startswith(("LICENSE", "NOTICE")):
+            shutil.copy(file, target / file.name)
 
 
 def class_names_of(config: Any) -> tuple[str, ...] | None:
@@ -448,73 +436,6 @@ def class_names_of(config: Any) -> tuple[str, ...] | None:
     if sorted(labels) != list(range(len(labels))) or all(name == f"LABEL_{i}" for i, name in labels.items()):
         return None
     return tuple(labels[column] for column in sorted(labels))
-
-
-def _transformers() -> Any:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the package is imported
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtraError("transformers", extra="frameworks") from error
-    return transformers
-
-
-def _check_files(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InputError(f"There is no folder `{folder}`; pass one that save_pretrained has written.")
-    refuse_texts(folder)
-    for name, what in ((CONFIG, "a model"), (PROCESSOR, "an image processor")):
-        if not (folder / name).is_file() and not (name == PROCESSOR and (folder / "processor_config.json").is_file()):
-            raise InputError(
-                f"`{folder}` has no `{name}`, the configuration of {what}; save it there: "
-                f"{'processor' if name == PROCESSOR else 'model'}.save_pretrained(folder)."
-            )
-    if not any(folder.glob("*.safetensors")):
-        pickles = _names(folder, _PICKLES)
-        pickle = f", only a pickle (`{pickles[0]}`), which runs code when it is opened" if pickles else ""
-        raise InputError(
-            f"`{folder}` has no weights as safetensors{pickle}; load it with transformers and save it again by "
-            "model.save_pretrained."
-        )
-
-
-def refuse_texts(folder: Path) -> None:
-    """Refuse the folder of a text classifier, which has no images to run on."""
-    config = folder / CONFIG
-    if config.is_file() and TEXT_CLASSIFIER in config.read_text(encoding="utf-8", errors="replace"):
-        raise InputError(
-            f"`{folder}` is a text classifier, and this reads images. Correct it in Python, "
-            "logn.calibrate(model, batches, fold=True) with batches of its tokenizer, or as arrays: "
-            "`logn collect logits.npy --activation softmax -o stats.safetensors`."
-        )
-
-
-def _names(folder: Path, patterns: Sequence[str]) -> list[str]:
-    return sorted(file.name for pattern in patterns for file in folder.glob(pattern))
-
-
-def _architecture(transformers: Any, config: Any, folder: Path) -> Any:
-    """The class that was saved: the one that an Auto class would take may have other layers, drawn at random."""
-    names = getattr(config, "architectures", None) or [None]
-    kind = getattr(transformers, str(names[0]), None)
-    if kind is None:
-        raise InputError(
-            f"`{folder / CONFIG}` names {names[0]!r} under `architectures`, which is no model of transformers."
-        )
-    return kind
-
-
-def _unreadable(folder: Path, what: str, error: Exception) -> InputError:
-    if isinstance(error, InputError):
-        return error
-    reason = " ".join(str(error).split()).split(". ")[0].rstrip(".")
-    return InputError(f"`{folder}` cannot be read as {what} of transformers: {reason}.")
-
-
-def _notices(source: str | os.PathLike[str] | None) -> list[Path]:
-    if source is None:
-        return []
-    return [file for file in sorted(Path(source).iterdir()) if file.name.upper().startswith(("LICENSE", "NOTICE"))]
 
 
 def keep_untied(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,46 +12,46 @@ from torch import Tensor, nn
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
-from logn.models.hooks import OwnSlot, give_own_slots, recompile
+from logn.models.hooks import give_own_slots, recompile
 from logn.models.layer import (
     LogitLayer,
     count_columns,
     find_modules,
     fingerprint,
-    only_looking,
     output_width,
     with_class_axis,
 )
 from logn.models.locate import layer_of
 
-ATTRIBUTE = "_logn_folded"
+# Where a module keeps the numbers that tell that a map was folded into it.
+MARK = "_logn_folded"
 # A cast to bfloat16 moves a number by 2**-9 of it.
 CAST_TOLERANCE = 2**-7
 
 
-def mark_module(module: nn.Module) -> None:
-    """Note on the module what its weights are after a fold.
+def mark_folded(module: nn.Module) -> None:
+    """Note on a module what its weights are after a fold, so that other weights, loaded later, take a fold again.
 
     Example:
         >>> layer = nn.Linear(4, 3)
-        >>> mark_module(layer)
+        >>> mark_folded(layer)
         >>> is_folded(layer), is_folded(nn.Linear(4, 3))
         (True, False)
     """
-    setattr(module, ATTRIBUTE, _summary(module))
+    setattr(module, MARK, _weight_of_each_class(module))
 
 
-def unmark_module(module: nn.Module) -> None:
+def unmark_folded(module: nn.Module) -> None:
     """Take the note off, where the fold was undone."""
-    vars(module).pop(ATTRIBUTE, None)
+    vars(module).pop(MARK, None)
 
 
-def is_folded(module: Any) -> bool:
-    """Whether the weights of `module` came out of a fold in this process, and are still these."""
-    noted = getattr(module, ATTRIBUTE, None)
+def is_folded(module: nn.Module) -> bool:
+    """Whether the weights of `module` came out of a fold, and are still these."""
+    noted = getattr(module, MARK, None)
     if noted is None:
         return False
-    current = _summary(module)
+    current = _weight_of_each_class(module)
     return current.shape == noted.shape and torch.allclose(current, noted, rtol=CAST_TOLERANCE)
 
 
@@ -64,36 +64,28 @@ def refuse_folded(path: str, module: nn.Module) -> None:
         )
 
 
-def _summary(module: nn.Module) -> Tensor:
-    """A number or two per class, which other weights do not share: the norms of its weights, and its bias."""
-    with torch.inference_mode(False), torch.no_grad():
-        tensors = [tensor.detach() for tensor in (*module.parameters(False), *module.buffers(False))]
-        # Clones, since those of inference mode cannot be computed with outside it.
-        rows = [tensor.clone().double().cpu().reshape(len(tensor), -1) for tensor in tensors if tensor.dim() > 0]
-        return torch.cat([row[:, 0] if row.shape[1] == 1 else row.norm(dim=1) for row in rows])
+@torch.no_grad()
+def _weight_of_each_class(module: nn.Module) -> Tensor:
+    """The first weight of each class, and its bias."""
+    tensors = [tensor for name in ("weight", "bias") if (tensor := module._parameters.get(name)) is not None]
+    # Clones, since tensors of inference mode cannot be computed with outside of it.
+    return torch.cat([tensor.clone().double().cpu().reshape(len(tensor), -1)[:, 0] for tensor in tensors])
 
 
 class AttachedMap:
     """The handle of an attached map: `remove()` takes the map off; as a context manager it does so at the end."""
 
-    def __init__(self, hooks: Sequence[Any], slots: Sequence[OwnSlot] = ()) -> None:
-        self._hooks = tuple(hooks)
-        self._slots = list(slots)
+    def __init__(self, undo: ExitStack) -> None:
+        self._undo = undo
 
     def remove(self) -> None:
         """Take the map off; the model is then exactly as before. Removing twice does nothing."""
-        for hook in self._hooks:
-            hook.remove()
-        recompile()
-        while self._slots:
-            self._slots.pop().restore()
+        self._undo.close()
 
     def __enter__(self) -> AttachedMap:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
 
@@ -142,14 +134,17 @@ def attach(
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
-    slots = give_own_slots(model, layer)
-    hooks: dict[int, Any] = {}
-    for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
+    with ExitStack() as undo:
+        undo.callback(recompile)
+        undo.enter_context(give_own_slots(model, layer))
+        modules = find_modules(model, layer)
         # A module that has two paths runs its hooks once per call, so it gets one.
-        if id(module) not in hooks:
-            hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
-    recompile()
-    return AttachedMap([*hooks.values(), warn_on_save(find_modules(model, layer)[0])], slots)
+        for module in dict.fromkeys(modules):
+            index = modules.index(module)
+            undo.callback(module.register_forward_hook(_hook_of(layer, index, module, maps[index])).remove)
+        undo.callback(warn_on_save(modules[0]).remove)
+        recompile()
+        return AttachedMap(undo.pop_all())
 
 
 def maps_of_modules(
@@ -162,8 +157,6 @@ def maps_of_modules(
 ) -> tuple[ClassAffine, ...]:
     """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
     maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
-    if isinstance(affine, Sequence) and not layer.stages:
-        raise InputError(f"Expected `affine` to be one map, since `{layer.name}` has no stages, but got {len(maps)}.")
     if len(maps) != layer.num_stages:
         raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
     columns = count_columns(model, layer)
@@ -274,5 +267,4 @@ def warn_on_save(module: nn.Module) -> Any:
 
 
 def _warn_not_saved(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
-    if not only_looking.get():
-        warn(NOT_SAVED)
+    warn(NOT_SAVED)

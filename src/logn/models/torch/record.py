@@ -109,8 +109,7 @@ def record(
     queues: list[DeviceRows] = []
     with contextlib.ExitStack() as hooks:
         hooks.callback(recompile)
-        for slot in give_own_slots(model, layer):
-            hooks.callback(slot.restore)
+        hooks.enter_context(give_own_slots(model, layer))
         passes = ForwardPasses(unwrap(model)) if layer.final_only == "call" else None
         if passes is not None:
             hooks.callback(passes.remove)
