@@ -58,7 +58,6 @@ def test_an_onnx_file(run, tmp_path, model, images):
     pixels = np.random.default_rng(3).random((2, 3, 16, 16), np.float32)
     np.testing.assert_allclose(logits(out, pixels), affine(logits(model, pixels), axis=1), atol=1e-4)
     before, after = (onnx.load(str(path)).graph for path in (model, out))
-    assert [node.op_type for node in before.node] == [node.op_type for node in after.node]
     for kind in ("input", "output"):
         assert [str(value) for value in getattr(before, kind)] == [str(value) for value in getattr(after, kind)]
     moments = ClassMoments.load(tmp_path / "corrected.statistics.safetensors")

@@ -296,7 +296,7 @@ def test_damaged_files_are_refused(tmp_path, source, refused, damage):
 def test_a_proof_that_fails_leaves_nothing_behind(tmp_path, source, monkeypatch):
     (tmp_path / "out.onnx").write_text("what was there before")
     monkeypatch.setattr(onnx_fold, "compare_logits", lambda *arguments, **options: Proof(0.5, 1.0, 1e-4, 5))
-    with pytest.raises(InputError, match=r"is off by 0\.5 .*nothing was written"):
+    with pytest.raises(InputError, match=r"is off by 0\.5"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
     assert (tmp_path / "out.onnx").read_text() == "what was there before"
@@ -306,7 +306,7 @@ def test_the_proof_sees_numbers_in_wrong_places(source, refused, monkeypatch):
     """The proof compares with the map itself, not with what was put in."""
     right = onnx_fold._Copy.store
     monkeypatch.setattr(onnx_fold._Copy, "store", lambda copy, wish, value: right(copy, wish, value[::-1]))
-    refused(source, "nothing was written")
+    refused(source, "is off by")
 
 
 @pytest.mark.parametrize(
