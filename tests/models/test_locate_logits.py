@@ -133,9 +133,9 @@ CANDIDATES = r"the layers are class_embed \(Linear, 6\), bbox_embed \(Linear, 4\
     ("make", "columns", "message"),
     [
         (lambda: TimmLike(head=nn.Identity()), None, r"patch_embed \(Conv2d, 4\)"),
-        (headless, None, r"name the layer .* logn\.LogitLayer\("),
+        (headless, None, r"logn\.LogitLayer\("),
         (Unknown, 6, rf'logn\.LogitLayer\("class_embed", background=None, activation="softmax"\); {CANDIDATES}\.$'),
-        (lambda: nn.Sequential(nn.Linear(2, 8)), 9, "with 9 columns were found in Sequential"),
+        (lambda: nn.Sequential(nn.Linear(2, 8)), 9, "`Sequential`"),
         (lambda: nn.ReLU(), None, "has no Linear and no Conv"),
         (lambda: "resnet50", None, r"`model` to be a torch\.nn.Module, but got str"),
     ],

@@ -84,7 +84,7 @@ def test_wrong_layers_are_refused(arguments, message):
     [
         (np.zeros((1, 7, 2, 2)), "`head` has 7 output channels, not 2 x 3"),
         (np.zeros(7), "gives \\(7,\\), which has no axis 1"),
-        ((np.zeros(7),), "gives tuple, which has no axis 1"),
+        ((np.zeros(7),), "`head` gives tuple"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused(output, message):

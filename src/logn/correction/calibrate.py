@@ -20,7 +20,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.recommend import RECOMMENDED
 from logn.models.hooks import run_on_batch
-from logn.models.layer import LogitLayer, count_columns, find_modules, with_class_axis
+from logn.models.layer import LogitLayer, count_columns, find_modules
 from logn.models.locate import layer_of, locate_logits
 from logn.models.output_check import is_comparable
 from logn.models.torch.attach import AttachedMap, attach, refuse_attached, refuse_folded
@@ -195,7 +195,7 @@ def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
 
 def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping[str, Any]) -> None:
     """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
-    columns = count_columns(model, with_class_axis(model, layer))
+    columns = count_columns(model, layer)
     known = StatisticsMetadata(background=layer.background, activation=layer.activation, population=layer.population)
     drawn = ClassMoments(columns, sample_rows=64, metadata=known)
     drawn.update(np.random.default_rng(0).normal(-2 - np.arange(columns) % 5, 1, (64, columns)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.base.arrays import is_torch_tensor
@@ -169,9 +169,10 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
         return _run_on_mapping(model, batch)
     if is_torch_tensor(batch) or _is_image_list(batch):
         return model(batch)
-    if isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) > 0:
+    if isinstance(batch, list | tuple) and batch:
         images = batch[0]
-        if _are_labels(images) and any(_are_images(item) for item in batch[1:]):
+        is_label = is_torch_tensor(images) and images.dim() < 2 and not images.is_floating_point()
+        if is_label and any(_is_images(item) for item in batch[1:]):
             raise InputError(
                 f"`loader` gives labels first ({images.dtype} of shape {tuple(images.shape)}), images after them; pass "
                 "forward=lambda model, batch: model(batch[1])."
@@ -199,20 +200,14 @@ def _run_on_mapping(model: nn.Module, batch: Mapping[str, Any]) -> Any:
     )
 
 
-def _are_labels(item: Any) -> bool:
-    """Whether an item of a batch is a number per image, as no model takes for images."""
-    return is_torch_tensor(item) and item.dim() < 2 and not item.is_floating_point()
-
-
-def _are_images(item: Any) -> bool:
+def _is_images(item: Any) -> bool:
     return is_torch_tensor(item) and item.dim() >= 3 and item.is_floating_point()
 
 
 def _is_image_list(batch: Any) -> bool:
     """A list of (C, H, W) images of any size, as detectors take it."""
-    if not isinstance(batch, list | tuple) or len(batch) == 0:
-        return False
-    return all(is_torch_tensor(image) and image.dim() == 3 and image.is_floating_point() for image in batch)
+    is_list = isinstance(batch, list | tuple) and len(batch) > 0
+    return is_list and all(_is_images(image) and image.dim() == 3 for image in batch)
 
 
 def _describe(batch: Any) -> str:

@@ -15,15 +15,14 @@ from logn.models.hooks import as_it_was, run_on_batch
 from logn.models.layer import (
     LogitLayer,
     candidates,
-    check_layer,
     check_model,
+    class_axis_of,
     count_columns,
     find_modules,
     listed_candidates,
     output_width,
     refuse_single_logit,
     unwrap,
-    with_class_axis,
 )
 from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, is_comparable
 
@@ -79,7 +78,7 @@ def locate_logits(
         heads = last_layers(inner, declared_by_timm(inner))
         layer = _by_output(inner, num_columns, run) if heads is None else classifier_layer(inner, heads)
     if layer is None:
-        raise InputError(_not_found(inner, num_columns))
+        raise _not_found(inner, num_columns)
     if all(output_width(module) is not None for module in find_modules(inner, layer)):
         columns = count_columns(inner, layer)
         refuse_single_logit(layer, columns)
@@ -87,7 +86,7 @@ def locate_logits(
             raise InputError(
                 f"Expected `num_columns` to be {columns}, the columns of `{layer.name}`, but got {num_columns}."
             )
-    layer = with_class_axis(inner, layer)
+    layer = layer_of(inner, layer)
     if run is not None and is_comparable(layer):
         with as_it_was(inner), OutputCheck(model, layer) as check:
             run()
@@ -96,19 +95,35 @@ def locate_logits(
 
 
 def layer_of(model: nn.Module, layer: LogitLayer | str) -> LogitLayer:
-    """`layer` itself; for the path of a module what a framework knows of it, else a plain layer.
+    """`layer` with its class axis; for the path of a module what a framework knows of it, else a plain layer.
 
     Example:
         >>> from torch import nn
-        >>> layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
-        LogitLayer(path='0', background=None, activation=None, class_axis=None, anchors=1, num_columns=None, \
-population=None, stages=False, unused=(), extra_columns=0, final_only=None)
+        >>> layer = layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
+        >>> layer.path, layer.class_axis
+        ('0', -1)
+        >>> layer_of(nn.Sequential(nn.Conv2d(8, 5, kernel_size=1)), LogitLayer("0")).class_axis
+        1
     """
-    if not isinstance(layer, str):
-        check_layer(layer)
+    if isinstance(layer, str):
+        check_model(model)
+        named = _known_by_name(unwrap(model))
+        layer = named if named is not None and named.name == layer else LogitLayer(layer)
+    if not isinstance(layer, LogitLayer):
+        raise InputError(
+            f"Expected `layer` to be a logn.LogitLayer or the path of a module, but got {type(layer).__name__}."
+        )
+    modules = find_modules(model, layer)
+    if layer.class_axis is not None:
         return layer
-    known = _known_by_name(unwrap(model))
-    return known if known is not None and known.name == layer else LogitLayer(layer)
+    # A module that is neither a Linear nor a convolution leaves it open; its output is then asked.
+    axes = {path: class_axis_of(module) for path, module in zip(layer.paths, modules, strict=True)}
+    if len({*axes.values()}) > 1:
+        raise InputError(
+            f"The modules of `layer` have their classes on different axes, {axes}; write a layer for each, or pass "
+            "`class_axis`."
+        )
+    return replace(layer, class_axis=axes[layer.paths[0]])
 
 
 def _known_by_name(model: nn.Module) -> LogitLayer | None:
@@ -119,32 +134,26 @@ def _known_by_name(model: nn.Module) -> LogitLayer | None:
 
 def _by_output(model: nn.Module, num_columns: int | None, run: Run | None) -> LogitLayer | None:
     """The one layer whose logits a classifier returns."""
-    kind = type(model).__name__
-    if not candidates(model):
-        return None
     if run is None:
-        raise InputError(
-            f"{kind} takes none of the random images that were tried; pass a batch of your own, "
-            f"logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
+        raise _not_found(model, num_columns, "takes none of the random images that were tried (pass inputs=images)")
+    verdicts = find_by_output(model, run)
+    if not verdicts:
+        raise _not_found(
+            model,
+            num_columns,
+            "does not return the logits of one layer, plain or activated: it may return a sum of several, or the same "
+            "for all images",
+            f"; {WAY_OUT}",
         )
-    layers = find_by_output(model, run)
-    if not layers:
-        raise InputError(
-            f"{kind} does not return the logits of one layer, plain or activated: it may return a sum of several, or "
-            f"the same for all images; {WAY_OUT}. Its layers: {listed_candidates(model, [num_columns or 0])}."
-        )
-    widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
-    if len(layers) > 1:  # several are returned: those of the wanted columns, and of at least two
+    widths = {path: output_width(model.get_submodule(path)) or 0 for path in verdicts}
+    if len(verdicts) > 1:  # several are returned: those of the wanted columns, and of at least two
         widths = {path: width for path, width in widths.items() if width >= 2 and num_columns in (None, width)}
     if len(widths) > 1:
         listed = ", ".join(f"{path} ({width})" for path, width in widths.items())
-        raise InputError(
-            f"{kind} returns the logits of several layers, {listed}; name the one of the classes: "
-            f'layer=logn.LogitLayer("{next(iter(widths))}", activation="softmax").'
-        )
+        raise _not_found(model, num_columns, f"returns the logits of several layers, {listed}")
     for path, width in widths.items():
         if num_columns in (None, width):
-            return classifier_layer(model, (path,), layers[path].activation)
+            return classifier_layer(model, (path,), verdicts[path].activation)
     return None
 
 
@@ -180,16 +189,15 @@ def _trial_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
         yield from ((4, 3, side, side) for side in TRIAL_SIDES)
 
 
-def _not_found(model: nn.Module, num_columns: int | None) -> str:
-    """The message for a model that is not known, with the candidates."""
+def _not_found(
+    model: nn.Module, num_columns: int | None, reason: str = f"is not {KNOWN}", way_out: str = ""
+) -> InputError:
+    """The refusal of a model whose class layer the user must name, with the candidates."""
     wanted = "" if num_columns is None else f" with {num_columns} columns"
-    kind = type(model).__name__
-    if not candidates(model):
-        return f"No class logits{wanted} were found in {kind}: it has no Linear and no Conv."
-    return f"No class logits{wanted} were found in {kind}, which is not {KNOWN}; {_name_it(model, num_columns)}."
-
-
-def _name_it(model: nn.Module, num_columns: int | None) -> str:
     widths = [] if num_columns is None else [num_columns]
-    line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None, activation="softmax")'
-    return f"name the layer of the class logits, such as {line}; the layers are {listed_candidates(model, widths)}"
+    if not candidates(model):
+        reason = "has no Linear and no Conv"
+    else:
+        line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None, activation="softmax")'
+        way_out = f"; name their layer, such as {line}{way_out}; the layers are {listed_candidates(model, widths)}"
+    return InputError(f"No class logits{wanted} were found in `{type(model).__name__}`, which {reason}{way_out}.")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
 from logn.models.hooks import as_it_was, never_compiled, recompile
-from logn.models.layer import LogitLayer, class_axis_of, find_modules, listed_candidates, output_width, unwrap
+from logn.models.layer import LogitLayer, class_axis_of, listed_candidates, output_width, unwrap
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,9 +29,8 @@ ROUNDINGS = 4.0
 # Detectors decode their logits into boxes and scores before they return them.
 COMPARABLE_POPULATIONS = (None, "images", "image locations")
 WAY_OUT = (
-    "name the layer whose output the model returns; if it mixes or scales logits (a temperature), pass the result "
-    "through self.logits = torch.nn.Identity() in forward, name that as "
-    'logn.LogitLayer("logits", activation="softmax", num_columns=…), and use logn.attach'
+    "if the model mixes or scales logits (a temperature), pass the result through self.logits = torch.nn.Identity() in "
+    'forward, name that as logn.LogitLayer("logits", activation="softmax", num_columns=…), and use logn.attach'
 )
 
 
@@ -159,9 +158,7 @@ class OutputCheck:
 
     def __enter__(self) -> OutputCheck:
         if is_comparable(self._layer):
-            find_modules(self._model, self._layer)
-            layers = {path: partial(self._layer.rows, index=index) for index, path in enumerate(self._layer.paths)}
-            self._hooks.enter_context(watching(self._model, layers, self._judge, self._is_undecided))
+            self._hooks.enter_context(watching(self._model, self._layer.rows_by_path, self._judge, self._is_undecided))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,8 +176,8 @@ class OutputCheck:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in returned)
             widths = [size for tensor in returned for size in tensor.shape[1:]]
             raise InputError(
-                f"What the model returns ({shapes}) is not the logits of `{name}`, plain or activated; {WAY_OUT} "
-                "(in Python check_output=False leaves this check out). Its layers: "
+                f"What the model returns ({shapes}) is not the logits of `{name}`, plain or activated; name another "
+                f"layer, or, {WAY_OUT} (in Python check_output=False leaves this check out). Its layers: "
                 f"{listed_candidates(self._model, widths)}."
             )
         if verdict.activation is None:
@@ -215,29 +212,28 @@ def image_logits(
         num_images: How many there are.
         name: What the user calls it.
     """
-    layers = {path: partial(layer.rows, index=index) for index, path in enumerate(layer.paths)}
-    rows = np.concatenate([_logits_returned(seen, layer, name) for seen in watch(model, layers, run)])
-    if len(rows) != num_images:
+    import torch
+
+    parts = []
+    for seen in watch(model, layer.rows_by_path, run):
+        calls = [rows for rows_of_layer in seen.rows.values() for rows in rows_of_layer]
+        rows = together(calls)[0] if calls else torch.empty(0, 1)
+        rows = rows.reshape(len(rows), -1, rows.shape[-1]).double().mean(1).float()
+        scores = [tensor for _, tensor in named_scores(seen.parts)]
+        fitting = [tensor for tensor in scores if len(tensor) == len(rows) and tensor.numel() == rows.numel()]
+        if not fitting or compare([rows], fitting).agrees is False:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in scores) or "no tensor"
+            raise InputError(
+                f"`{name}` returns {shapes}, which is not the logits of `{layer.name}`, one row per image: it is no "
+                "image classifier that can be measured."
+            )
+        parts.append(np.asarray(rows.numpy(), np.float32))
+    logits = np.concatenate(parts)
+    if len(logits) != num_images:
         raise InputError(
-            f"`{name}` gives {len(rows)} rows of logits for {num_images} images: it is no image classifier."
+            f"`{name}` gives {len(logits)} rows of logits for {num_images} images: it is no image classifier."
         )
-    return rows
-
-
-def _logits_returned(seen: Pass, layer: LogitLayer, name: str) -> npt.NDArray[np.float32]:
-    """The logits of one pass, a row per image, if the model has returned them, plain or activated."""
-    scores = [tensor for _, tensor in named_scores(seen.parts)]
-    for rows in together([call for calls in seen.rows.values() for call in calls]):
-        pooled = rows.reshape(len(rows), -1, rows.shape[-1]).double().mean(1).float()
-        for tensor in scores:
-            is_row_per_image = len(tensor) == len(pooled) and tensor.numel() == pooled.numel()
-            if is_row_per_image and compare([pooled], [tensor]).agrees is not False:
-                return np.asarray(pooled.numpy(), np.float32)
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in scores) or "no tensor"
-    raise InputError(
-        f"`{name}` returns {shapes}, which is not the logits of `{layer.name}`, one row per image: it is no image "
-        "classifier that can be measured."
-    )
+    return logits
 
 
 def find_by_output(model: nn.Module, run: Callable[[], Any]) -> dict[str, Verdict]:

@@ -138,7 +138,7 @@ def refusal():
             locate_logits(model, num_columns=columns)
         message = str(caught.value)
         kind = type(model.get_submodule(renamed)).__name__
-        assert f"with {columns} columns were found in {type(model).__name__}" in message
+        assert f"`{type(model).__name__}`" in message
         assert f'logn.LogitLayer("{renamed}"' in message
         assert f"{renamed} ({kind}, " in message
         assert "\n" not in message

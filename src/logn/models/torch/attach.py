@@ -19,7 +19,6 @@ from logn.models.layer import (
     find_modules,
     fingerprint,
     output_width,
-    with_class_axis,
 )
 from logn.models.locate import layer_of
 
@@ -130,7 +129,7 @@ def attach(
         >>> torch.equal(model(features), plain)
         True
     """
-    layer = with_class_axis(model, layer_of(model, layer))
+    layer = layer_of(model, layer)
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
@@ -218,10 +217,9 @@ class _MapHook:
         self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
-        if not isinstance(output, Tensor):
-            raise InputError(f"`{self._layer.name}` gives {type(output).__name__}, not a tensor; name another module.")
+        axis = self._layer.axis_in(output)
         if self._check_width:
-            self._layer.columns_in(output.shape[self._layer.axis_in(output)], self._index)
+            self._layer.columns_in(output.shape[axis], self._index)
         scale, shift = self.constants(output.dtype, output.device, output.dim())
         # One pass over the logits. Half precision is mapped in float32 and rounded once.
         return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)

@@ -15,7 +15,7 @@ from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.models.frameworks.transformers import keep_untied
 from logn.models.hooks import give_own_slots
-from logn.models.layer import LogitLayer, find_modules, output_width, unwrap, with_class_axis
+from logn.models.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.models.locate import layer_of
 from logn.models.output_check import Pass, compare, is_comparable, together, watch
 from logn.models.proof import Proof, largest_difference
@@ -287,7 +287,6 @@ def watch_logits(model: nn.Module, layer: LogitLayer, run: Callable[[], object])
         layer: Where the logits are.
         run: Runs it.
     """
-    layer = with_class_axis(model, layer)
     layers = {path: partial(_excerpt, layer, index) for index, path in enumerate(layer.paths)}
     with give_own_slots(model, layer):
         return watch(model, layers, run)

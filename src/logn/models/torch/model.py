@@ -223,7 +223,7 @@ def torch_model(
     else:
         full = with_background_name(class_names, layer.background)
         named = next((tuple(some) for some in (full, class_names) if some is not None and len(some) == columns), None)
-    return TorchModel(network=network, layer=layer, class_names=named, adapter=adapter, **fields)
+    return TorchModel(network=network, layer=layer_of(network, layer), class_names=named, adapter=adapter, **fields)
 
 
 def save_state(network: nn.Module, path: Path) -> None:

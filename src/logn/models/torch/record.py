@@ -17,7 +17,6 @@ from logn.models.layer import (
     find_modules,
     refuse_single_logit,
     unwrap,
-    with_class_axis,
 )
 from logn.models.layer import fingerprint as fingerprint_of
 from logn.models.locate import layer_of
@@ -86,7 +85,7 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
-    layer = with_class_axis(model, layer_of(model, layer))
+    layer = layer_of(model, layer)
     columns = count_columns(model, layer)
     refuse_single_logit(layer, columns)
     _check_stages(layer, find_modules(model, layer))
