@@ -3,6 +3,7 @@
 import copy
 import io
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from logn.errors import InputError, LogNWarning
 from logn.models.layer import fingerprint
 from logn.models.onnx.file import onnx_digest, read_onnx
 from logn.models.torch.attach import is_folded
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 LAYER = logn.LogitLayer("head", activation="softmax")
 SIGMOID = logn.LogitLayer("head", activation="sigmoid")
@@ -52,7 +53,7 @@ def recorded_map(model, path="head", **options):
 def test_the_model_of_the_statistics_takes_the_map(put, recwarn):
     model = classifier()
     affine = recorded_map(model)
-    assert affine.source.fingerprint == fingerprint(model)
+    assert affine.head.source == fingerprint(model)
     expected = affine(model(torch.ones(1, 8)).detach())
     put(model, LAYER, affine)
     assert torch.allclose(model(torch.ones(1, 8)), expected, atol=1e-5)
@@ -92,7 +93,7 @@ def test_a_changed_model_does_not_take_it(put, change, layer, options, message):
 def test_calibrating_in_one_call_fits_its_own_model(recwarn):
     for fold in (False, True):
         affine = logn.calibrate(classifier(), [torch.rand(20, 8)], layer=LAYER, fold=fold).affine
-        assert affine.source.fingerprint == fingerprint(classifier())
+        assert affine.head.source == fingerprint(classifier())
     assert not recwarn.list
 
 
@@ -128,9 +129,9 @@ def test_maps_of_stages_go_to_their_own_stage(put):
 
 
 @put_on
-@pytest.mark.parametrize("source", [StatisticsMetadata(layer="/head/Gemm", fingerprint="onnx:0c"), None])
+@pytest.mark.parametrize("source", [Head(layer="/head/Gemm", source="onnx:0c"), None])
 def test_a_map_that_does_not_name_a_layer_of_torch_is_taken(put, source):
-    put(classifier(), LAYER, logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], source=source))
+    put(classifier(), LAYER, logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], head=source))
 
 
 # A second fold
@@ -214,14 +215,14 @@ def write(path, seed, activation="Softmax"):
 
 
 def onnx_map(path, **changes):
-    source = StatisticsMetadata(activation="softmax", fingerprint=onnx_digest(read_onnx(path)))
-    return logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], source=source.with_changes(**changes))
+    source = Head(activation="softmax", source=onnx_digest(read_onnx(path)))
+    return logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], head=replace(source, **changes))
 
 
 def test_an_onnx_file_takes_its_own_map_only(tmp_path, refused, recwarn):
     mine, other = write(tmp_path / "mine.onnx", 0), write(tmp_path / "other.onnx", 1)
     affine, output = onnx_map(mine), tmp_path / "out.onnx"
-    assert affine.source.fingerprint.startswith("onnx:")
+    assert affine.head.source.startswith("onnx:")
     logn.fold_onnx(mine, affine, tmp_path / "own.onnx")
     assert not recwarn.list
     refused(other, r"weights differ .* in `.*other\.onnx`\): .*exported anew.*allow_mismatch=True", affine)
@@ -235,8 +236,8 @@ def test_an_onnx_file_of_another_activation_does_not_take_it(tmp_path, refused):
     refused(path, r"The activation differs: softmax in `affine`, sigmoid in", onnx_map(path))
 
 
-@pytest.mark.parametrize("digest", [fingerprint(classifier()), "0c" * 32])
+@pytest.mark.parametrize("digest", [fingerprint(classifier()), "torch:" + "0c" * 32])
 def test_statistics_from_pytorch_may_be_used_for_a_file(tmp_path, digest, recwarn):
     path = write(tmp_path / "model.onnx", 0)
-    logn.fold_onnx(path, onnx_map(path, fingerprint=digest), tmp_path / "out.onnx")
+    logn.fold_onnx(path, onnx_map(path, source=digest), tmp_path / "out.onnx")
     assert not recwarn.list

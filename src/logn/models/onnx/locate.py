@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, probability_kind
 from logn.errors import InputError
 from logn.models.onnx.candidates import Candidate, choose, find_candidates, loose_outputs, named_candidates
 from logn.models.onnx.description import Description
 from logn.models.onnx.file import Arrays, OnnxFile, run_somehow
 from logn.models.onnx.graph import OnnxGraph
 from logn.models.onnx.layers import Columns, LinearLayer, Shape, channels_of, cuts_of
+from logn.statistics.head import ACTIVATIONS, probability_kind
 
 # Box and objectness stand before the classes: in all, and without the box.
 BOX_AND_OBJECTNESS, OBJECTNESS = 5, 1
