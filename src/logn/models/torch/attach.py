@@ -140,7 +140,7 @@ def attach(
         # A module that has two paths runs its hooks once per call, so it gets one.
         for module in dict.fromkeys(modules):
             index = modules.index(module)
-            undo.callback(module.register_forward_hook(_hook_of(layer, index, module, maps[index])).remove)
+            undo.callback(module.register_forward_hook(_MapHook(layer, index, module, maps[index])).remove)
         undo.callback(warn_on_save(modules[0]).remove)
         recompile()
         return AttachedMap(undo.pop_all())
@@ -189,42 +189,42 @@ def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismat
     warn(f"{sentence}.")
 
 
+def has_map(module: nn.Module) -> bool:
+    """Whether a map is attached to `module`."""
+    return any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values())
+
+
 def refuse_attached(path: str, module: nn.Module) -> None:
     """Refuse a module that has a map attached."""
-    if any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values()):
+    if has_map(module):
         raise InputError(f"`{path}` has a map attached already; call .remove() on its handle first.")
-
-
-def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: ClassAffine) -> _MapHook:
-    # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
-    hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
-        # Made before the first call, so that a compiled or traced model finds constants.
-        hook.constants(weight.dtype, weight.device, weight.ndim)
-    return hook
 
 
 class _MapHook:
     """A forward hook for an affine map; holds it as tensors of the precision and device of the output."""
 
-    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine, check_width: bool) -> None:
+    def __init__(self, layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> None:
         self._layer = layer
         self._index = index
-        self._check_width = check_width
+        # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
+        self._check_width = output_width(module) is None
         self._scale = layer.channels(affine.scale, index, elsewhere=1.0).tolist()
         self._shift = layer.channels(affine.shift, index).tolist()
         self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
+            # Made before the first call, so that a compiled or traced model finds constants.
+            self._constants(weight.dtype, weight.device, weight.ndim)
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
         axis = self._layer.axis_in(output)
         if self._check_width:
             self._layer.columns_in(output.shape[axis], self._index)
-        scale, shift = self.constants(output.dtype, output.device, output.dim())
+        scale, shift = self._constants(output.dtype, output.device, output.dim())
         # One pass over the logits. Half precision is mapped in float32 and rounded once.
         return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)
 
-    def constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+    def _constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
         """Scale and shift, shaped to broadcast along the class axis."""
         key = (dtype, device, dimensions)
         if key not in self._cache:
