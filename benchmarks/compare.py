@@ -30,7 +30,7 @@ from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import decode
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
@@ -92,9 +92,8 @@ def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[Predictio
     ]
     listed: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    header = StoreHeader(num_columns=len(counts) + 1, background=-1)
-    metadata = StatisticsMetadata(background=-1, activation="softmax")
-    moments = ClassMoments(len(counts) + 1, sample_rows=1024, metadata=metadata)
+    header = StoreHeader(Head(len(counts) + 1, background=-1, activation="softmax"))
+    moments = ClassMoments(header.head, sample_rows=1024)
     with PredictionWriter(folder / "store", header) as writer:
         for image in range(1, images + 1):
             rng = np.random.default_rng([7, image])

@@ -29,6 +29,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode_many
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 CLASSES, PROPOSALS, OBJECTS, SIDE = 1203, 300, 12, 640
 
@@ -60,7 +61,9 @@ def made_store(folder: str, images: int, *, dtype: str = "float16", seed: int = 
     frequency = 1.0 / np.arange(1, CLASSES + 1) ** 1.1
     frequency /= frequency.sum()
     annotations: list[dict] = []
-    with PredictionWriter(folder, StoreHeader(num_columns=CLASSES + 1, background=-1, dtype=dtype)) as writer:
+    with PredictionWriter(
+        folder, StoreHeader(Head(CLASSES + 1, background=-1, activation="softmax"), dtype=dtype)
+    ) as writer:
         for image in range(1, images + 1):
             proposals, objects, labels = made_image(np.random.default_rng([seed, image]), frequency)
             writer.append(image, proposals)
@@ -93,7 +96,9 @@ def made_methods(count: int) -> list[ClassAffine | None]:
     methods: list[ClassAffine | None] = [None]
     for number in range(1, count):
         scale = rng.uniform(0.7, 1.4, CLASSES) if number % 2 else np.ones(CLASSES)
-        methods.append(ClassAffine.over_foreground(scale, rng.normal(0, 1, CLASSES), -1, method=f"made {number}"))
+        methods.append(
+            ClassAffine.over_foreground(scale, rng.normal(0, 1, CLASSES), Head(background=-1), method=f"made {number}")
+        )
     return methods
 
 

@@ -36,6 +36,7 @@ from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.predict import predict as predict
 from logn.predictions.store import PredictionStore as PredictionStore
 from logn.report.page import write_report as write_report
+from logn.statistics.head import Head as Head
 from logn.statistics.moments import ClassMoments as ClassMoments
 from logn.thresholds.choose import operating_points as operating_points
 from logn.thresholds.points import OperatingPoints as OperatingPoints

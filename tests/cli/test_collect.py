@@ -30,7 +30,7 @@ def test_statistics_of_shards(run, logits, tmp_path):
     np.testing.assert_allclose(moments.mean, logits.mean(0, dtype=float), rtol=1e-6)
     np.testing.assert_allclose(moments.std, logits.astype(float).std(0, ddof=1), rtol=1e-6)
     np.testing.assert_allclose(moments.mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
-    assert (moments.metadata.background, moments.sample_rows) == (-1, SAMPLE_ROWS)
+    assert (moments.head.background, moments.sample_rows) == (-1, SAMPLE_ROWS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shards", "stats.safetensors"]
 
 
@@ -39,8 +39,8 @@ def test_a_folder_means_its_files_and_metadata_is_kept(run, logits, tmp_path):
     options = ("--background", "first", "--activation", "softmax", "--class-names", tmp_path / "names.txt")
     result = run("collect", tmp_path / "shards", "-o", tmp_path / "a.safetensors", *options)
     assert "300 rows of 3 classes and a background (first) from 3 files" in result.out
-    metadata = ClassMoments.load(tmp_path / "a.safetensors").metadata
-    assert metadata.class_names == ("background", "cup", "spoon", "fork")
+    metadata = ClassMoments.load(tmp_path / "a.safetensors").head
+    assert metadata.names == ("background", "cup", "spoon", "fork")
     assert (metadata.background, metadata.activation) == (0, "softmax")
 
 

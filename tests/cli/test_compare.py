@@ -13,7 +13,7 @@ from logn.errors import LogNWarning
 from logn.measure.comparison.compare import compare as compare_in_python
 from logn.measure.comparison.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_json_and_files_agree(files, run):
 
 def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run, refused):
     for activation in ("softmax", "sigmoid"):
-        source = StatisticsMetadata(background=-1, activation=activation)
-        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], -1, method="mine", source=source)
+        head = Head(background=-1, activation=activation)
+        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], head, method="mine")
         affine.save(f"{activation}.safetensors")
     result = run(*words("--methods", "logn,softmax.safetensors", "--json")).json
     assert [method["name"] for method in result["rows"]] == ["none", "logn", "softmax.safetensors"]

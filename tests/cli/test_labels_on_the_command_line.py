@@ -9,6 +9,7 @@ from tests.made.labels import NAMES, SIZES, THINGS, write_yolo
 from logn.cli.main import execute
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def store(tmp_path):
     """A detector that finds everything, with its classes in another order and one more."""
     names = ("Dog", "cat", "bird", "traffic_light")
     column = {0: 1, 1: 0, 2: 3}
-    with PredictionWriter(tmp_path / "store", StoreHeader(4, activation="sigmoid", class_names=names)) as writer:
+    with PredictionWriter(tmp_path / "store", StoreHeader(Head.of_classes(names, 4, activation="sigmoid"))) as writer:
         for number, (stem, (width, height)) in enumerate(sorted(SIZES.items()), start=1):
             things = THINGS.get(stem, ())
             boxes = np.array([[t.left, t.top, t.right, t.bottom] for t in things], np.float32).reshape(-1, 4)

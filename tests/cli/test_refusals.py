@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from logn.methods.affine import ClassAffine
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 TEXTS = {
@@ -44,7 +44,7 @@ def folder(stats, tmp_path, monkeypatch):
     for name, array in ARRAYS.items():
         np.save(name, array)
     for name, columns, population in (("anchors", 4, "anchors"), ("queries", 4, "queries"), ("nine", 9, "anchors")):
-        moments = ClassMoments(columns, metadata=StatisticsMetadata(population=population))
+        moments = ClassMoments(Head(columns, population=population))
         moments.update(np.zeros((3, columns)))
         moments.save(f"{name}.safetensors")
     os.symlink("anchors.safetensors", "soft.safetensors")

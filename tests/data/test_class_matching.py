@@ -14,6 +14,7 @@ from logn.matching.labels import load_ground_truth
 from logn.measure.comparison.compare import CompareSettings, compare
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 CLASSES = ("person", "traffic light", "cow", "cup", "fork", "tree")
 NAMES = st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
@@ -79,7 +80,11 @@ def made_store(folder, category_ids=None):
     """A store with a softmax, and its labels as COCO content in the classes of the model."""
     rng = np.random.default_rng(5)
     columns = len(CLASSES) + 1
-    header = StoreHeader(columns, 0, "softmax", dtype="float32", class_names=CLASSES, category_ids=category_ids)
+    header = StoreHeader(
+        Head.of_classes(CLASSES, columns, background=0, activation="softmax"),
+        dtype="float32",
+        category_ids=category_ids,
+    )
     categories = [{"id": place + 1, "name": name} for place, name in enumerate(CLASSES)]
     content = {"images": [], "annotations": [], "categories": categories}
     with PredictionWriter(folder / "store", header) as writer:

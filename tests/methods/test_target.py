@@ -21,7 +21,7 @@ ROWS = np.random.default_rng(0).normal([2.0, 1.0, -1.0, -3.0], [1.0, 2.0, 1.0, 0
 @pytest.fixture
 def moments():
     names = ("background", "car", "bus", "unicycle")
-    return moments_of(ROWS, sample_rows=1000, background=0, activation="softmax", class_names=names)
+    return moments_of(ROWS, sample_rows=1000, background=0, activation="softmax", names=names)
 
 
 def test_the_paper_s_form_towards_a_target_is_the_definition(moments):

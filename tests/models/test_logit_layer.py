@@ -156,7 +156,7 @@ def test_the_modules_of_a_stage_share_statistics_and_a_map():
     layer = LogitLayer(("many.0", "many.1", "one.0", "one.1"), class_axis=1, stages=(0, 0, 1, 1))
     with record(model, layer) as moments, torch.inference_mode():
         plain = model(image)
-    assert [each.metadata.layer for each in moments] == ["many.0, many.1", "one.0, one.1"]
+    assert [each.head.layer for each in moments] == ["many.0, many.1", "one.0, one.1"]
     for recorded, logits in zip(moments, plain, strict=True):
         np.testing.assert_allclose(recorded.mean, logits.double().mean(dim=(0, 2)), atol=1e-6)
         assert recorded.count.tolist() == [2 * 20] * 4

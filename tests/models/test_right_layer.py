@@ -175,7 +175,7 @@ def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
 )
 def test_what_treats_all_classes_alike_or_cannot_be_compared_is_taken(ending):
     moments = recorded(make(Heads, ending))
-    assert (moments.count.tolist(), moments.metadata.activation) == ([12.0] * CLASSES, None)
+    assert (moments.count.tolist(), moments.head.activation) == ([12.0] * CLASSES, None)
 
 
 CHANGES = {
@@ -321,17 +321,17 @@ def test_a_hook_that_only_looks_is_taken():
 )
 def test_the_forward_pass_shows_the_activation(ending, activation, other):
     model = make(Heads, ending)
-    assert recorded(model).metadata.activation == activation
+    assert recorded(model).head.activation == activation
     assert locate_logits(model, inputs=pictures()).activation == activation
     assert_refused("`fc`.*activation", lambda: recorded(model, LogitLayer("fc", activation=other)))
-    assert recorded(model, LogitLayer("fc", activation=activation)).metadata.activation == activation
+    assert recorded(model, LogitLayer("fc", activation=activation)).head.activation == activation
 
 
 def test_what_the_forward_pass_does_not_show_is_not_known_or_as_stated():
     model = make(Heads, nn.Identity())
     assert locate_logits(model, inputs=pictures()).activation is None
-    assert recorded(model).metadata.activation is None
-    assert recorded(model, LogitLayer("fc", activation="sigmoid")).metadata.activation == "sigmoid"
+    assert recorded(model).head.activation is None
+    assert recorded(model, LogitLayer("fc", activation="sigmoid")).head.activation == "sigmoid"
 
 
 def test_a_multi_label_model_whose_forward_ends_in_a_sigmoid_keeps_its_number_of_labels():
@@ -369,7 +369,7 @@ def test_half_precision_and_autocast_are_not_refused(dtype, ending, activation):
     model.to(dtype)
     with record(model, FC) as half, torch.inference_mode():
         model(pictures().to(dtype))
-    assert (moments.metadata.activation, half.metadata.activation) == (activation, activation)
+    assert (moments.head.activation, half.head.activation) == (activation, activation)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_wrapped_models_are_compared_too(wrap):
     good, bad = wrap(make(Heads, nn.Sigmoid())), wrap(make(Heads, operator.add, CLASSES))
     with warnings.catch_warnings():
         warnings.simplefilter("error", LogNWarning)  # the wrapper is in training mode, the model is not
-        assert recorded(good).metadata.activation == "sigmoid"
+        assert recorded(good).head.activation == "sigmoid"
     assert_refused("`fc`", lambda: recorded(bad))
 
 
@@ -399,9 +399,9 @@ def test_a_pass_that_cannot_tell_leaves_it_to_the_next():
     model = make(Heads, nn.Sigmoid())
     with record(model, FC) as moments, torch.inference_mode():
         model(pictures(0))
-        assert moments.metadata.activation is None
+        assert moments.head.activation is None
         model(pictures(3))
-    assert moments.metadata.activation == "sigmoid"
+    assert moments.head.activation == "sigmoid"
 
 
 # The axis of the classes, and a single logit
@@ -423,7 +423,7 @@ def test_the_axis_of_a_convolution_is_read_from_it():
 
 def test_an_axis_that_nothing_tells_is_asked_for():
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Identity()).eval()
-    with pytest.raises(InputError, match="`1`.*class_axis=1"), record(model, LogitLayer("1", num_columns=6)):
+    with pytest.raises(InputError, match=r"`1`.*class_axis=1"), record(model, LogitLayer("1", num_columns=6)):
         model(torch.rand(4, 3, 5, 6))
     mixed = nn.ModuleList([nn.Linear(4, 6), nn.Conv2d(4, 6, 1)])
     assert_refused("`class_axis`", lambda: record(mixed, LogitLayer(("0", "1"))).__enter__())

@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from tests.made.split import make_split
+from tests.made.split import make_split, store_header
 
 from logn.base.strict_json import with_checksum
 from logn.errors import InputError
 from logn.matching.labels import truth_of_predictions
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.predict import _picture_digest
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import PredictionStore, PredictionWriter
 
 FACTS = {
     "num_columns": 3,
@@ -20,23 +20,24 @@ FACTS = {
     "class_names": ("cup", "spoon"),
     "category_ids": (1, 5),
     "num_images": 2,
-    "metadata": {"fingerprint": "abc", "note": 0.1},
+    "metadata": {"note": 0.1},
+    "source": "torch:abc",
     "postprocessing": Postprocessing(nms_iou=0.6),
 }
 
 
 def write(folder, part=0, **changes):
-    with PredictionWriter(folder, StoreHeader(**{**FACTS, **changes}), part=part) as writer:
+    with PredictionWriter(folder, store_header(**{**FACTS, **changes}), part=part) as writer:
         writer.append(17 + part, Proposals(np.zeros((2, 4)), np.ones((2, 3)), height=10, width=20))
     return folder / f"part-{part:05d}" / "header.json"
 
 
 CHANGED = {
     "an overlap": ("postprocessing", {"nms_iou": 0.61}),
-    "a class name": ("class_names", ["cup", "fork"]),
-    "an activation": ("activation", "sigmoid"),
+    "a class name": ("head", {"names": ["cup", "fork", "background"]}),
+    "an activation": ("head", {"activation": "sigmoid"}),
     "an id": ("category_ids", [1, 6]),
-    "a fingerprint": ("metadata", {"fingerprint": "abd", "note": 0.1}),
+    "a digest": ("head", {"source": "torch:abd"}),
     "a checksum": ("checksum", "crc32:00000000"),
     "no checksum": ("checksum", None),
 }
@@ -45,7 +46,7 @@ CHANGED = {
 @pytest.mark.parametrize("case", CHANGED)
 def test_a_changed_header_is_refused(tmp_path, case):
     header = write(tmp_path)
-    assert PredictionStore(tmp_path).header == StoreHeader(**FACTS)
+    assert PredictionStore(tmp_path).header == store_header(**FACTS)
     field, value = CHANGED[case]
     content = json.loads(header.read_text())
     value = content[field] | value if isinstance(content[field], dict) else value
@@ -65,14 +66,14 @@ def test_the_order_and_spaces_of_a_header_mean_nothing(tmp_path):
 
 def test_parts_of_two_models_are_refused(tmp_path):
     write(tmp_path)
-    write(tmp_path, part=1, metadata={"fingerprint": "abc"})
-    write(tmp_path, part=2, metadata={})  # unknown, as of a model that tells none
+    write(tmp_path, part=1, source="torch:abc")
+    write(tmp_path, part=2, source=None)  # unknown, as of a model that tells none
     assert len(PredictionStore(tmp_path)) == 3
-    write(tmp_path, part=3, metadata={"fingerprint": "other"})
+    write(tmp_path, part=3, source="torch:other")
     with pytest.raises(InputError, match=r"part-00003` was predicted with other weights"):
         PredictionStore(tmp_path)
     with pytest.raises(InputError, match=r"part-00000` was predicted with other weights"):
-        write(tmp_path, metadata={"fingerprint": "other"})
+        write(tmp_path, source="torch:other")
 
 
 def test_labels_of_images_of_another_size_are_refused(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.made.split import store_header
 
 from logn.base import processes
 from logn.base.arrays import softmax
@@ -22,6 +23,7 @@ from logn.predictions.image_decoder import sort_candidates
 from logn.predictions.nms import Boxes, Suppression
 from logn.predictions.scores import ImageLogits, ScoreFunction
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 SEEDS = st.integers(0, 2**32 - 1)
 SKIPPED = ("image_index", "labels", "scores")
@@ -35,8 +37,8 @@ def made_images(seed, header, *, images=3, rows=25, spreads=(2.0,)):
         corner = rng.integers(0, 12, (*shape, 2)) * 2.0
         boxes = np.concatenate([corner, corner + rng.integers(0, 10, (*shape, 2))], axis=-1).astype(np.float32)
         spread = spreads[image % len(spreads)]
-        logits = np.round(rng.normal(0, spread, (rows, header.num_columns)) * 4).astype(np.float32) / 4
-        objectness = np.round(rng.normal(0, 2, rows) * 4) / 4 if header.objectness else None
+        logits = np.round(rng.normal(0, spread, (rows, header.head.width)) * 4).astype(np.float32) / 4
+        objectness = np.round(rng.normal(0, 2, rows) * 4) / 4 if header.head.objectness else None
         result.append(Proposals(boxes, logits, height=40, width=40, objectness=objectness))
     return result
 
@@ -50,7 +52,7 @@ def made_store(path, header, images):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    header = StoreHeader(num_columns=5, background=-1)
+    header = StoreHeader(Head(5, background=-1, activation="softmax"))
     return made_store(tmp_path_factory.mktemp("store"), header, made_images(0, header, images=200, rows=20))
 
 
@@ -70,7 +72,7 @@ def iou(left, right):
 
 def naive_decode(proposals, header, transform, chosen):
     """All candidates, full suppression per class, then the best, with Python's own sort."""
-    scores = ScoreFunction(transform, header)(ImageLogits(proposals, Postprocessing()))
+    scores = ScoreFunction(transform, header.head)(ImageLogits(proposals, Postprocessing()))
     assert scores.shape == (len(proposals.logits), header.num_classes)
     candidates = []
     for (proposal, label), score in np.ndenumerate(scores):
@@ -87,7 +89,7 @@ def naive_decode(proposals, header, transform, chosen):
 
 
 HEADERS = [
-    StoreHeader(num_columns=5, background=background, activation=activation, class_boxes=class_boxes)
+    StoreHeader(Head(5, background=background, activation=activation), class_boxes=class_boxes)
     for background in (None, 0, -1)
     for activation in ("softmax", "sigmoid")
     for class_boxes in (False, True)
@@ -118,7 +120,7 @@ def test_equals_naive_decoding(tmp_path_factory, header, seed, limit, threshold,
 
 @pytest.mark.parametrize(("activation", "columns"), [("sigmoid", 1), ("softmax", 2)])
 def test_a_score_at_the_threshold_is_dropped(tmp_path, activation, columns):
-    header = StoreHeader(num_columns=columns, activation=activation)
+    header = StoreHeader(Head(columns, activation=activation))
     image = Proposals(np.array([[0, 0, 9, 9]], np.float32), np.zeros((1, columns), np.float32), height=40, width=40)
     store = made_store(tmp_path, header, [image])
     for limit in (None, 10):
@@ -130,7 +132,7 @@ def test_a_score_at_the_threshold_is_dropped(tmp_path, activation, columns):
 @pytest.mark.parametrize("class_boxes", [False, True])
 def test_limit_takes_the_leading_part_at_many_classes(tmp_path, class_boxes):
     """The early stop must give what full suppression gives, on images that need several levels."""
-    header = StoreHeader(num_columns=201, background=-1, class_boxes=class_boxes)
+    header = StoreHeader(Head(201, background=-1, activation="softmax"), class_boxes=class_boxes)
     store = made_store(tmp_path, header, made_images(1, header, images=15, rows=60, spreads=(0.1, 1.0, 4.0, 0.5, 8.0)))
     everything = decode(store, None, DecodeSettings(max_detections=-1))
     for limit in (1, 20, 300):
@@ -161,7 +163,7 @@ def test_many_methods_equal_each_alone_on_any_number_of_threads(tmp_path, header
 
 @pytest.mark.parametrize("number", range(len(TRANSFORMS)))
 def test_maps_of_all_kinds_give_the_softmax_of_the_mapped_logits(tmp_path, number):
-    header = StoreHeader(num_columns=5, background=0, dtype="float32")
+    header = StoreHeader(Head(5, background=0, activation="softmax"), dtype="float32")
     images, transform = made_images(4, header), TRANSFORMS[number]
     # Scores near the least number that float32 can hold have few digits.
     chosen = DecodeSettings(score_threshold=1e-30, max_detections=None)
@@ -176,7 +178,7 @@ def test_maps_of_all_kinds_give_the_softmax_of_the_mapped_logits(tmp_path, numbe
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_scores_that_underflow_are_dropped_in_any_company(tmp_path, activation, settings):
     """A score of 0 is no detection; what is left does not depend on threads, other methods or the images before."""
-    header = StoreHeader(num_columns=5, background=-1, activation=activation)
+    header = StoreHeader(Head(5, background=-1, activation=activation))
     store = made_store(tmp_path, header, made_images(6, header, images=30))
     lowered = ClassAffine([1, 1, 1, 1, 1], [-250.0, -90.0, -95.0, -103.0, 0.0])
     chosen = DecodeSettings(max_detections=3, **settings)
@@ -189,7 +191,7 @@ def test_scores_that_underflow_are_dropped_in_any_company(tmp_path, activation, 
 
 
 def test_empty_images_and_stores(tmp_path):
-    header = StoreHeader(num_columns=3, background=-1)
+    header = StoreHeader(Head(3, background=-1, activation="softmax"))
     empty = Proposals(np.zeros((0, 4)), np.zeros((0, 3)), height=5, width=5)
     some = made_store(tmp_path / "some", header, [empty, *made_images(0, header, images=1), empty])
     assert set(decode(some, ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 0.0])).image_index.tolist()) == {1}
@@ -197,7 +199,7 @@ def test_empty_images_and_stores(tmp_path):
 
 
 def test_transform_never_changes_the_store(tmp_path):
-    header = StoreHeader(num_columns=3, dtype="float32")
+    header = StoreHeader(Head(3, activation="softmax"), dtype="float32")
     store = made_store(tmp_path, header, made_images(0, header, images=2))
 
     def destroy(logits):
@@ -228,20 +230,22 @@ def test_bad_arguments_are_refused(store, call, message):
 
 SIGMOID, SOFTMAX = {"num_columns": 5, "activation": "sigmoid"}, {"num_columns": 6, "background": -1}
 KINDS = {
-    "softmax": StoreHeader(**SOFTMAX),
-    "sigmoid": StoreHeader(**SIGMOID),
-    "a box per class": StoreHeader(num_columns=6, background=0, class_boxes=True),
-    "objectness": StoreHeader(**SIGMOID, objectness=True),
-    "softmax with objectness": StoreHeader(**SOFTMAX, objectness=True),
-    "late objectness": StoreHeader(**SIGMOID, objectness=True, postprocessing=Postprocessing(objectness="late factor")),
-    "a power": StoreHeader(**SIGMOID, postprocessing=Postprocessing(score_power=0.5)),
-    "best class": StoreHeader(**SOFTMAX, postprocessing=Postprocessing(multi_label=False)),
-    "some columns": StoreHeader(**SOFTMAX, class_columns=(4, 0, 2)),
-    "best class of all columns": StoreHeader(
-        **SOFTMAX, class_columns=(4, 0, 2), postprocessing=Postprocessing(multi_label=False)
+    "softmax": store_header(**SOFTMAX),
+    "sigmoid": store_header(**SIGMOID),
+    "a box per class": StoreHeader(Head(6, background=0, activation="softmax"), class_boxes=True),
+    "objectness": store_header(**SIGMOID, objectness=True),
+    "softmax with objectness": store_header(**SOFTMAX, objectness=True),
+    "late objectness": store_header(
+        **SIGMOID, objectness=True, postprocessing=Postprocessing(objectness="late factor")
     ),
-    "across classes": StoreHeader(**SOFTMAX, postprocessing=Postprocessing(nms="class-agnostic")),
-    "no suppression": StoreHeader(**SOFTMAX, postprocessing=Postprocessing(nms="none")),
+    "a power": store_header(**SIGMOID, postprocessing=Postprocessing(score_power=0.5)),
+    "best class": store_header(**SOFTMAX, postprocessing=Postprocessing(multi_label=False)),
+    "some columns": store_header(**SOFTMAX, class_columns=(0, 2, 4)),
+    "best class of all columns": store_header(
+        **SOFTMAX, class_columns=(0, 2, 4), postprocessing=Postprocessing(multi_label=False)
+    ),
+    "across classes": store_header(**SOFTMAX, postprocessing=Postprocessing(nms="class-agnostic")),
+    "no suppression": store_header(**SOFTMAX, postprocessing=Postprocessing(nms="none")),
 }
 
 
@@ -249,7 +253,7 @@ KINDS = {
 def test_what_is_not_evaluated_takes_places_all_the_same(tmp_path, name):
     header = KINDS[name]
     store = made_store(tmp_path, header, made_images(len(name), header, images=24, spreads=(1, 2, 3)))
-    columns = np.arange(header.num_columns)
+    columns = np.arange(header.head.width)
     methods = [None, ClassAffine(1.0 + 0.1 * columns, -0.3 * columns), ClassAffine(columns * 0 + 1.0, 0.5 * columns)]
     evaluated = np.random.default_rng(0).random((len(store), header.num_classes)) < 0.3
     capped = DecodeSettings(max_detections=9, score_threshold=0.01)

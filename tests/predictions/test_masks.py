@@ -12,6 +12,7 @@ from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.detections import Detections
 from logn.predictions.predict import mask_maker, predict
 from logn.predictions.store import PredictionStore
+from logn.statistics.head import Head
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -61,7 +62,7 @@ def test_masks_are_made_once_for_all_methods(tmp_path):
     predict(detector, data, tmp_path, dtype="float32")
     store = PredictionStore(tmp_path)
     chosen = DecodeSettings(score_threshold=0.01, max_detections=8)
-    affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), 0, method="made")
+    affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), Head(background=0), method="made")
     methods = [decode(store, transform, chosen) for transform in (None, affine)]
     steps: list[int] = []
     encoded = mask_maker(detector, data, store, progress=steps.append)(methods)

@@ -34,7 +34,8 @@ class MadeDetector:
     background, activation, num_classes = -1, "softmax", 2
     class_names: tuple[str, ...] | None = ("ant", "bee")
 
-    def __init__(self, stop_after: int | None = None) -> None:
+    def __init__(self, stop_after: int | None = None, fingerprint: str | None = None) -> None:
+        self.fingerprint = fingerprint
         self.seen: list[int] = []
         self._stop_after = stop_after
 
@@ -53,9 +54,9 @@ class MadeDetector:
         raise AssertionError("masks come after decoding, not with the proposals")
 
 
-def stop(path, data, after=2, **options):
+def stop(path, data, after=2, fingerprint=None, **options):
     with pytest.raises(KeyboardInterrupt):
-        predict(MadeDetector(stop_after=after), data, path, batch=1, **options)
+        predict(MadeDetector(after, fingerprint), data, path, batch=1, **options)
 
 
 def assert_whole(path, data):
@@ -79,7 +80,7 @@ def test_all_images_once(tmp_path, batch):
     assert sum(steps) == 11
     assert_whole(tmp_path, data)
     header = PredictionStore(tmp_path).header
-    assert (header.class_names, header.category_ids, header.background) == (("ant", "bee"), (4, 8), -1)
+    assert (header.class_names, header.category_ids, header.head.background) == (("ant", "bee"), (4, 8), -1)
 
 
 def test_a_stopped_run_goes_on(tmp_path):
@@ -134,8 +135,8 @@ def be_process(monkeypatch, rank, world_size):
     ("first", "second", "message"),
     [
         (
-            {"metadata": {"fingerprint": "one"}},
-            {"metadata": {"fingerprint": "two"}},
+            {"fingerprint": "torch:1"},
+            {"fingerprint": "torch:2"},
             "was predicted with other weights",
         ),
         # Two data sets may number their images alike, so ids are not enough.
@@ -145,10 +146,11 @@ def be_process(monkeypatch, rank, world_size):
 )
 def test_other_weights_images_and_settings_are_refused(tmp_path, first, second, message):
     stop(tmp_path, MadeData(), **first)
+    one, other = (MadeDetector(fingerprint=options.pop("fingerprint", None)) for options in (first, second))
     for _ in range(2):  # of a store that was stopped, and of one that is complete
         with pytest.raises(InputError, match=f"{message}; use a new folder"):
-            predict(MadeDetector(), MadeData(), tmp_path, **second)
-        predict(MadeDetector(), MadeData(), tmp_path, **first)
+            predict(other, MadeData(), tmp_path, **second)
+        predict(one, MadeData(), tmp_path, **first)
     assert_whole(tmp_path, MadeData())
 
 

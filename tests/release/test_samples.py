@@ -29,7 +29,7 @@ def test_statistics(sample, expected):
     moments = logn.ClassMoments.load(sample / "statistics.safetensors")
     assert moments.count.tolist() == expected["statistics"]["count"]
     assert moments.mean.tolist() == expected["statistics"]["mean"]
-    assert list(moments.metadata.class_names) == expected["statistics"]["names"]
+    assert list(moments.head.names) == expected["statistics"]["names"]
     assert logn.methods.fit("logn", moments=moments).shift.tolist() == pytest.approx(expected["correction"]["shift"])
     assert logn.recommend(moments) is not None
 

@@ -12,7 +12,7 @@ from logn.data import logit_files as shards_module
 from logn.data.logit_files import open_shards
 from logn.errors import InputError
 from logn.statistics.from_files import collect_shards, in_order
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 CLASSES = 6
@@ -36,7 +36,7 @@ def _make_shards(folder, count=4):
 
 
 def _exact(sample_rows=20):
-    return ClassMoments(CLASSES, sample_rows=sample_rows, metadata=StatisticsMetadata(background=-1))
+    return ClassMoments(Head(CLASSES, background=-1), sample_rows=sample_rows)
 
 
 def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
@@ -48,7 +48,7 @@ def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
     assert len(moments.sample) == 20
     assert {tuple(row) for row in moments.sample.tolist()} <= {tuple(row) for row in rows.astype(np.float16).tolist()}
     np.testing.assert_allclose(moments.mean_probability, softmax(rows).mean(axis=0), rtol=1e-6)
-    assert moments.metadata.background == -1
+    assert moments.head.background == -1
 
 
 @pytest.mark.parametrize("threads", [2, 5])

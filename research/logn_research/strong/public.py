@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 
 import logn
 from logn.models.images import as_tensor
-from logn.models.opened import column_names
-from logn.statistics.metadata import StatisticsMetadata
+from logn.models.opened import head_of
 from logn_research.datasets.sample_dataset import SampleDataset
 
 STATISTICS_IMAGES = 1000
@@ -48,13 +48,8 @@ def record(detector: Any, images: SampleDataset, number: int) -> logn.ClassMomen
     for index in np.linspace(0, len(images) - 1, min(number, len(images))).astype(int):
         (proposals,) = detector.propose([as_tensor(images.read_image(int(index)))])
         if moments is None:
-            metadata = StatisticsMetadata(
-                class_names=column_names(detector, None, proposals.num_columns),
-                background=detector.background,
-                activation=detector.activation,
-                population="all boxes",
-            )
-            moments = logn.ClassMoments(proposals.num_columns, sample_rows=20_000, metadata=metadata)
+            head = replace(head_of(detector, proposals), layer=None, source=None, population="all boxes")
+            moments = logn.ClassMoments(head, sample_rows=20_000)
         moments.update(proposals.logits, proposals.objectness)
     if moments is None:
         raise ValueError("There are no images.")

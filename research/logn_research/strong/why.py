@@ -14,6 +14,7 @@ from logn import ClassAffine, ClassMoments, PredictionStore
 from logn.measure.comparison.comparison import CompareSettings
 from logn.predictions.detections import LVIS_CAP, DecodeSettings
 from logn.statistics.diagnosis import spearman
+from logn.statistics.head import Head
 from logn_research.strong.heads import _iou
 
 MARGINS = (0.0, -2.0, -4.0, -6.0, -8.0, -12.0)
@@ -49,7 +50,7 @@ def margins(num_classes: int) -> dict[str, ClassAffine]:
     """The foreground shifted, nothing else."""
     return {
         f"margin {margin:g}": ClassAffine.over_foreground(
-            np.ones(num_classes), np.full(num_classes, margin), 0, method=""
+            np.ones(num_classes), np.full(num_classes, margin), Head(background=0), method=""
         )
         for margin in MARGINS
     }

@@ -27,7 +27,7 @@ from logn.models.torch.attach import AttachedMap, attach, refuse_attached, refus
 from logn.models.torch.fold import check_foldable, fold_checked, prove, watch_logits
 from logn.models.torch.record import collect_moments
 from logn.statistics.doubts import background_checks
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -134,7 +134,7 @@ def calibrate(
     _check_ready(model, layer, fold=fold)
     _rehearse(model, layer, method, options)
     stages = collect_moments(model, layer, _with_progress(batches, progress), run, check_output=check_output)
-    for sentence in background_checks(stages[0], background=stages[0].metadata.background):
+    for sentence in background_checks(stages[0], background=stages[0].head.background):
         warn(sentence)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
@@ -196,8 +196,8 @@ def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
 def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping[str, Any]) -> None:
     """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
     columns = count_columns(model, layer)
-    known = StatisticsMetadata(background=layer.background, activation=layer.activation, population=layer.population)
-    drawn = ClassMoments(columns, sample_rows=64, metadata=known)
+    head = Head(columns, background=layer.background, activation=layer.activation, population=layer.population)
+    drawn = ClassMoments(head, sample_rows=64)
     drawn.update(np.random.default_rng(0).normal(-2 - np.arange(columns) % 5, 1, (64, columns)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)
@@ -207,7 +207,7 @@ def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping
 def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
         raise InputError(
-            f"No logits came through `{moments.metadata.layer}` while the model ran on `loader`; name a layer that "
+            f"No logits came through `{moments.head.layer}` while the model ran on `loader`; name a layer that "
             "its forward pass uses."
         )
     return fit(method, moments, **options)

@@ -9,13 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from logn.base.arrays import foreground_columns
 from logn.errors import InputError
 from logn.matching.labels import truth_of_predictions
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import foreground_names
 from logn.methods.recommend import NONE
 from logn.models.opened import OpenedModel
 from logn.predictions.predict import predict
@@ -77,12 +73,9 @@ def _given_points(
     source: OpenedModel, thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float
 ) -> OperatingPoints:
     """Thresholds that exist; those of a file that has its own correction keep it."""
-    metadata = moments.metadata
-    points = points_for(thresholds, at, foreground_names(metadata), source.name)
+    points = points_for(thresholds, at, moments.head.class_names, source.name)
     if points.goal == "given":
-        columns = np.arange(moments.num_columns)[foreground_columns(moments.num_columns, metadata.background)]
-        facts = {"columns": columns.tolist(), "num_columns": moments.num_columns}
-        points = replace(points, correction=correction, source=metadata, settings=facts)
-    if source.scales_scores:
+        points = replace(points, correction=correction, head=moments.head)
+    if source.scales_scores or points.head is None:
         return points
-    return replace(points, settings={**points.settings, "objectness": source.head.has_objectness})
+    return replace(points, head=replace(points.head, objectness=source.head.objectness))

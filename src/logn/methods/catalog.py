@@ -19,16 +19,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, did_you_mean
 from logn.methods.affine import ClassAffine
 from logn.methods.fracal import fracal
 from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
-from logn.methods.provenance import foreground_names, with_background_name
 from logn.methods.recommend import recommended
 from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 METHODS: dict[str, Callable[..., ClassAffine]] = {
@@ -44,7 +43,18 @@ METHODS: dict[str, Callable[..., ClassAffine]] = {
     "temperature": temperature,
 }
 # What `fit` hands to a method; everything else in a signature, and `target` and `activation`, are options.
-INPUTS = ("moments", "counts", "dimensions", "weight", "bias", "num_columns", "background", "active", "deployment")
+INPUTS = (
+    "head",
+    "moments",
+    "counts",
+    "dimensions",
+    "weight",
+    "bias",
+    "num_columns",
+    "background",
+    "active",
+    "deployment",
+)
 UNIFORM, TRAINING = "uniform", "training"
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -88,7 +98,7 @@ def fit(
         array([-4.60517 , -2.302585, -0.      ,  0.      ])
     """
     name, chosen = parse(spec, options)
-    recorded = StatisticsMetadata() if moments is None else moments.metadata
+    recorded = Head() if moments is None else moments.head
     head = recorded.settled(background, chosen.pop("activation", activation))
     table = None if counts is None else _aligned(counts, moments, head)
     columns = _count_columns(moments, table, weight, head.background) or num_columns
@@ -115,13 +125,11 @@ def fit(
         affine = METHODS[name](**arguments)
     if columns is not None and affine.num_columns != columns:
         raise InputError(f"The input of `{name}` is of {affine.num_columns} columns, but the logits have {columns}.")
-    if affine.source is not None:
+    if "moments" in parameters:
         return affine
-    names = recorded.class_names or with_background_name(None if table is None else table.names, head.background)
-    # Without the fingerprint: the weights do not matter to a method that is not fitted to statistics.
-    return affine.with_source(
-        StatisticsMetadata(class_names=names, background=head.background, activation=head.activation)
-    )
+    # Without the digest: the weights do not matter to a method that is not fitted to statistics.
+    names = recorded.names or (None if table is None else table.names)
+    return affine.with_head(Head.of_classes(names, affine.num_columns, head.background, activation=head.activation))
 
 
 def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -257,13 +265,13 @@ def _describe(name: str, key: str) -> str:
     return f"`{key}` ({name}:{key}=…)"
 
 
-def _aligned(counts: Any, moments: ClassMoments | None, head: StatisticsMetadata) -> ClassCounts:
+def _aligned(counts: Any, moments: ClassMoments | None, head: Head) -> ClassCounts:
     """The counts in the order of the statistics' classes."""
     table = ClassCounts.of(counts)
     if moments is None:
         return table
     num_classes = moments.num_columns - (head.background is not None)
-    return table.fitting(foreground_names(head), num_classes, head.background)
+    return table.fitting(head.column_names, num_classes, head.background)
 
 
 def _count_columns(
@@ -277,7 +285,7 @@ def _count_columns(
 
 
 def _target_shares(
-    target: Any, moments: ClassMoments | None, counts: ClassCounts | None, head: StatisticsMetadata
+    target: Any, moments: ClassMoments | None, counts: ClassCounts | None, head: Head
 ) -> FloatArray | None:
     """The shares that a target stands for; None for a uniform one."""
     if isinstance(target, str | os.PathLike):
@@ -285,7 +293,7 @@ def _target_shares(
     if target is None or (isinstance(target, str) and target == UNIFORM):
         return None
     if isinstance(target, ClassCounts):
-        names = foreground_names(head)
+        names = head.column_names
         return target.aligned_to(names if names is not None or counts is None else counts.names).instance_counts
     if not isinstance(target, str):
         with contextlib.suppress(TypeError, ValueError):

@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.doubts import value_checks
-from logn.statistics.metadata import ASSUMED, StatisticsMetadata
+from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 Statistic = Literal["mean", "prior"]
@@ -76,7 +76,7 @@ def logit_normalization(
         array([-1.375, -1.375, -1.375,  0.   ])
     """
     check_moments(moments)
-    head = moments.metadata.settled(background, activation)
+    head = moments.head.settled(background, activation)
     values, live = live_statistic(moments, statistic, head, active)
     foreground = foreground_columns(moments.num_columns, head.background)
     level = _margin_value(
@@ -88,7 +88,7 @@ def logit_normalization(
 
 
 def live_statistic(
-    moments: ClassMoments, statistic: str, head: StatisticsMetadata, active: npt.ArrayLike | None = None
+    moments: ClassMoments, statistic: str, head: Head, active: npt.ArrayLike | None = None
 ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     """The statistic of each column (0 where a column has none), and which foreground classes are live: at least one."""
     live = active_classes(moments, head.background) if active is None else _checked_mask(active, moments.num_columns)
@@ -107,7 +107,7 @@ def shifted_classes(
     strength: float,
     level: float,
     target: npt.ArrayLike | None,
-    head: StatisticsMetadata,
+    head: Head,
     *,
     divisor: FloatArray | float = 1.0,
     settings: Mapping[str, Any],
@@ -120,12 +120,7 @@ def shifted_classes(
         known["target"] = shares.tolist()
         shift = shift + strength * np.log(shares / shares[live].mean())
     return ClassAffine.over_foreground(
-        np.where(live, 1.0 / np.asarray(divisor), 1.0),
-        np.where(live, shift, 0.0),
-        head.background,
-        method="logn",
-        settings=known,
-        source=head,
+        np.where(live, 1.0 / np.asarray(divisor), 1.0), np.where(live, shift, 0.0), head, method="logn", settings=known
     )
 
 

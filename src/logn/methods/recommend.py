@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import DEFAULT_AT, FloatArray, foreground_columns
+from logn.base.arrays import DEFAULT_AT, FloatArray
 from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
 from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import basis_of, keep_detections
 from logn.statistics.diagnosis import active_classes
-from logn.statistics.metadata import ASSUMED, StatisticsMetadata
+from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 RECOMMENDED, NONE = "recommended", "none"
@@ -107,9 +107,9 @@ class Recommendation:
         """
         source = basis_of(moments, deployment)
         strength = self.strength if strength is None else strength
-        head = moments.metadata.with_changes(background=self.background, activation=self.activation)
+        head = replace(moments.head, background=self.background, activation=self.activation)
         if self.method == NONE and not force:
-            return ClassAffine.identity(moments.num_columns, background=self.background).with_source(head)
+            return ClassAffine.identity(moments.num_columns, head)
         values, live = live_statistic(moments, "prior", head, active)
         if _has_image_rows(head):
             values = np.maximum(values, -np.log(moments.count.max()))
@@ -182,7 +182,7 @@ def recommend(
         array([0.4, 1. , 1.6, 2.3, 3.1, 3.8])
     """
     check_moments(moments)
-    settled = moments.metadata.settled(background, activation)
+    settled = moments.head.settled(background, activation)
     if settled.activation is None:
         warn(SOFTMAX_ASSUMED)
     judged, index = settled.activation or ASSUMED, settled.background
@@ -235,7 +235,7 @@ def share_of_prior(strength: float) -> str:
     return "the full prior" if strength == 1 else f"{words.get(strength, f'{strength:g}')} of the prior"
 
 
-def _has_image_rows(head: StatisticsMetadata) -> bool:
+def _has_image_rows(head: Head) -> bool:
     """Whether a row is an image, independent of the others: true of classifiers. Rows of a detector share images."""
     return head.background is None and (head.activation == "softmax" or head.population == "images")
 

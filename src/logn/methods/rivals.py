@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import check_background, foreground_columns, is_torch_tensor
+from logn.base.arrays import is_torch_tensor
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import CountKind, checked_counts, checked_number, checked_target
+from logn.statistics.head import Head, foreground_columns
 
 Weights = Literal["power", "effective-number"]
 Variant = Literal["smooth", "raw", "relative", "base2", "base10"]
@@ -57,7 +58,9 @@ def logit_adjustment(
     if target is not None:
         settings["target"] = np.exp(towards).tolist()
     shift = towards - power * np.log(frequencies)
-    return ClassAffine.over_foreground(np.ones_like(frequencies), shift, background, method="loga", settings=settings)
+    return ClassAffine.over_foreground(
+        np.ones_like(frequencies), shift, Head(background=background), method="loga", settings=settings
+    )
 
 
 def norcal(
@@ -112,7 +115,7 @@ def norcal(
         shares = checked_target(target, len(numbers))
         shift = shift + power * np.log(shares / shares.mean())
         settings["target"] = shares.tolist()
-    return ClassAffine.over_foreground(scale, shift, background, method="norcal", settings=settings)
+    return ClassAffine.over_foreground(scale, shift, Head(background=background), method="norcal", settings=settings)
 
 
 def inverse_image_frequency(
@@ -152,7 +155,7 @@ def inverse_image_frequency(
     if variant not in factors:
         raise InputError(f"Expected `variant` to be one of {tuple(factors)}, but got {variant!r}.")
     return ClassAffine.over_foreground(
-        factors[variant](), 0.0 * numbers, background, method="iif", settings={"variant": variant}
+        factors[variant](), 0.0 * numbers, Head(background=background), method="iif", settings={"variant": variant}
     )
 
 
@@ -184,11 +187,11 @@ def tau_norm(weight: Any, tau: float = 1.0, bias: Any = None, *, background: int
     offsets = np.zeros(len(rows)) if bias is None else _as_array("bias", bias)
     if offsets.shape != (len(rows),):
         raise InputError(f"Expected `bias` to have shape ({len(rows)},), but got {offsets.shape}.")
-    index = check_background(background)
-    foreground = foreground_columns(len(rows), index)
+    head = Head(len(rows), background=background)
+    foreground = foreground_columns(len(rows), head.background)
     scale = lengths[foreground] ** -power
     return ClassAffine.over_foreground(
-        scale, -scale * offsets[foreground], index, method="tau-norm", settings={"tau": power}
+        scale, -scale * offsets[foreground], head, method="tau-norm", settings={"tau": power}
     )
 
 
@@ -206,7 +209,13 @@ def temperature(num_columns: int, value: float, *, background: int | None = None
     """
     divisor = checked_number("value", value, above=0.0)
     scale = np.full(num_columns, 1.0 / divisor)
-    return ClassAffine(scale, np.zeros(num_columns), check_background(background), "temperature", {"value": divisor})
+    return ClassAffine(
+        scale,
+        np.zeros(num_columns),
+        Head(background=background),
+        method="temperature",
+        settings={"value": divisor},
+    )
 
 
 def _as_array(name: str, values: Any) -> npt.NDArray[np.float64]:

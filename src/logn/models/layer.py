@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, check_background, is_torch_tensor
+from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
+from logn.statistics.head import ACTIVATIONS, check_background
 
 if TYPE_CHECKING:
     from torch import nn
@@ -317,10 +318,10 @@ def listed_candidates(model: nn.Module, widths: Sequence[int] = ()) -> str:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
+    """The kind "torch:" and the SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
 
     Device, wrappers and the order of the names do not count; a cast to another precision does. All weights are read:
-    about a second for a gigabyte. The digest of an ONNX file is of another kind (`logn.models.onnx.file.onnx_digest`).
+    about a second for a gigabyte. That of an ONNX file is of another kind, "onnx:…" (`models.onnx.file.onnx_digest`).
 
     Example:
         >>> import torch
@@ -347,4 +348,4 @@ def fingerprint(model: nn.Module) -> str:
         # Bytes rather than numbers, since NumPy lacks bfloat16.
         raw_bytes = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         digest.update(memoryview(raw_bytes.numpy()))
-    return digest.hexdigest()
+    return f"torch:{digest.hexdigest()}"

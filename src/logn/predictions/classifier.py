@@ -19,7 +19,7 @@ from logn.data.dataset import ClassificationDataset
 from logn.data.logit_files import locate_array
 from logn.errors import InputError, warn
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel, fingerprint_of
+from logn.models.opened import OpenedModel
 
 FORMAT, SCHEMA = "logn.classifier", 1
 
@@ -129,9 +129,9 @@ def predict_classifier(
     check_file(path, overwrite=overwrite)
     _ = model.traits  # refuses a model that does not say how its images are prepared
     head = model.head
-    if head.num_columns is None or head.num_stages > 1:
+    if head.num_columns is None or model.num_stages > 1:
         raise InputError(f"`{model.name}` has no one class layer: it is no image classifier.")
-    columns = data.columns(head.class_names, head.num_columns, f"`{model.name}`")[data.labels]
+    columns = data.columns(head.names, head.num_columns, f"`{model.name}`")[data.labels]
     kept = np.flatnonzero(columns >= 0)
     paths = data.image_paths()
     if len(kept) < len(paths):
@@ -141,12 +141,12 @@ def predict_classifier(
     files = ImageFiles([paths[index] for index in kept])
     logits = model.classify(files, batch, progress)
     readable = [index for index in kept if paths[index] not in files.unreadable]
-    known = {"activation": head.activation, "layer": head.layer, "fingerprint": fingerprint_of(model)}
+    known = {"activation": head.activation, "layer": head.layer, "fingerprint": head.source}
     predictions = ClassifierPredictions(
         logits,
         columns[readable],
         tuple(os.path.relpath(paths[index], data.root) for index in readable),
-        head.class_names,
+        head.names,
         {**known, "data": data.source.name, **(metadata or {})},
     )
     with atomic_path(path, overwrite=overwrite) as temporary:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections, Skipped
@@ -187,9 +186,8 @@ class ImageDecoder:
         #: How many classes detections may have.
         self.num_classes = header.num_classes
         self._postprocessing = header.postprocessing or Postprocessing()
-        self._functions = [ScoreFunction(transform, header) for transform in transforms]
-        foreground = foreground_columns(header.num_columns, header.background)
-        places = None if header.class_columns is None else header.columns - foreground.start
+        self._functions = [ScoreFunction(transform, header.head) for transform in transforms]
+        places = header.head.foreground - (header.head.background == 0) if header.head.unused else None
         self._framework_scores = FrameworkScores(self._postprocessing, bool(self.settings.multi_label), places)
         self._local = threading.local()
 

@@ -19,7 +19,7 @@ from logn.errors import InputError, warn
 from logn.models.hints import Hints
 from logn.models.images import as_tensor
 from logn.models.open import detector, open_model
-from logn.models.opened import BATCH, fingerprint_of
+from logn.models.opened import BATCH, fingerprint_of, head_of
 from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
 from logn.predictions.classifier import predict_classifier
 from logn.predictions.detections import Detections
@@ -90,8 +90,8 @@ def predict(
             proposal. Other classes use the box of the top class. None keeps all: 21 MB per image for LVIS.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
         overwrite: Of a classifier: replace the file.
-        metadata: Kept in the header. Its `fingerprint` (of the weights) and `images` (of the data set) must be the
-            same when a store is continued; both are filled in if missing.
+        metadata: Kept in the header. Its `images` (of the data set) must be the same when a store is continued, as the
+            weights must be; it is filled in if missing.
         progress: Called with the number of images whenever some are done, including those of an earlier run.
         hints: Fields of `logn.Hints`, such as `like` and `class_names`.
 
@@ -119,11 +119,10 @@ def predict(
     is_named = isinstance(model, str | os.PathLike)
     source: Any = detector(model, trust=trust, **hints) if is_named or hints else model
     match = match_detector(source, dataset.class_names)
-    known = {"fingerprint": fingerprint_of(source), "images": getattr(dataset, "images_fingerprint", None)}
-    about = {**known, **(metadata or {})}
+    about = {"images": getattr(dataset, "images_fingerprint", None), **(metadata or {})}
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     mine = range(rank, len(dataset.image_ids), world_size)
-    done = _images_done(path, dataset, mine, about, dtype, boxes_per_proposal)
+    done = _images_done(path, source, dataset, mine, about, dtype, boxes_per_proposal)
     todo = [place for place in mine if int(dataset.image_ids[place]) not in done]
     report(len(mine) - len(todo))
 
@@ -201,6 +200,7 @@ def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> Cla
 
 def _images_done(
     path: str | os.PathLike[str],
+    source: ProposingDetector,
     dataset: ImageSource,
     mine: range,
     metadata: Mapping[str, Any],
@@ -223,8 +223,9 @@ def _images_done(
         raise InputError(
             f"`{path}` has {header.boxes_per_proposal} as `boxes_per_proposal`, but got {wanted}; use a new folder."
         )
-    for entry, what in (("fingerprint", "weights"), ("images", "images")):
-        ours, theirs = metadata.get(entry), header.metadata.get(entry)
+    weights = fingerprint_of(source), header.head.source
+    images = metadata.get("images"), header.metadata.get("images")
+    for what, (ours, theirs) in {"weights": weights, "images": images}.items():
         if ours and theirs and ours != theirs:
             raise InputError(f"`{path}` was predicted with other {what}; use a new folder.")
     strays = done - set(dataset.image_ids.tolist())
@@ -291,7 +292,7 @@ def mask_maker(
     name = type(getattr(source, "model", source)).__name__
     if masks is None:
         raise InputError(f"`masks` is {name}, which has no mask head; leave it out to measure boxes alone.")
-    if fingerprint_of(source) != store.header.metadata.get("fingerprint"):
+    if fingerprint_of(source) != store.header.head.source:
         raise InputError(
             f"`masks` is {name} with other weights than those that `{store.path}` was predicted with; pass that model."
         )
@@ -351,17 +352,12 @@ def _header_of(
     """The header of a store of this detector's proposals, from those of one image."""
     has_class_boxes = example.boxes.ndim == 3
     return StoreHeader(
-        num_columns=example.num_columns,
-        background=source.background,
-        activation=source.activation,
+        head_of(source, example, match.model_names),
         class_boxes=has_class_boxes,
         dtype=dtype,
-        class_names=match.model_names,
         category_ids=tuple(int(number) for number in dataset.category_ids) or None if match.identical else None,
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
-        objectness=example.objectness is not None,
-        class_columns=getattr(source, "class_columns", None),
         postprocessing=getattr(source, "postprocessing", None),
         boxes_per_proposal=boxes_per_proposal if has_class_boxes else None,
     )

@@ -22,14 +22,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, check_background, foreground_columns
 from logn.base.files import write_text
 from logn.base.strict_json import parse_json, take_checksum, with_checksum
 from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
+from logn.statistics.head import Head
 
 FILE_FORMAT = "logn.predictions"
-FILE_SCHEMA = 5
+FILE_SCHEMA = 6
 Layout = tuple[np.dtype[Any], tuple[int, ...]]
 HEADER_NAME, INDEX_NAME = "header.json", "index.bin"
 # One record per image, written after the rows it describes. `picture` is a digest of the image file, 0 if unknown.
@@ -43,45 +43,32 @@ class StoreHeader:
     """What holds for all images of a prediction store.
 
     Args:
-        num_columns: Columns of the logits, including the background.
-        background: Background column: None, 0 or -1.
-        activation: What follows the logits: "softmax" or "sigmoid".
+        head: What the logits are: its number of columns and its activation are known.
         class_boxes: Whether each foreground class has its own box per proposal.
         dtype: "float16" or "float32", of the logits.
-        class_names: Names of the foreground classes, in order.
-        category_ids: Their ids in the annotation file, in order.
+        category_ids: Ids of the foreground classes in the annotation file, in order.
         num_images: Images of the finished store, if known.
         metadata: Anything else JSON can hold: the model, the data.
-        objectness: Whether each proposal has an objectness logit.
-        class_columns: Column of each foreground class. None for all columns but the background, in order.
         postprocessing: How the model's framework makes detections of these proposals; None if unknown.
         boxes_per_proposal: With `class_boxes`, keep the boxes of this many top-scoring classes of each proposal; a
             class without a box uses that of the top class. None keeps all.
 
     Example:
-        >>> StoreHeader(num_columns=4, background=0).num_classes
+        >>> StoreHeader(Head(4, background=0, activation="softmax")).num_classes
         3
     """
 
-    num_columns: int
-    background: int | None = None
-    activation: str = "softmax"
+    head: Head
     class_boxes: bool = False
     dtype: str = "float16"
-    class_names: tuple[str, ...] | None = None
     category_ids: tuple[int, ...] | None = None
     num_images: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    objectness: bool = False
-    class_columns: tuple[int, ...] | None = None
     postprocessing: Postprocessing | None = None
     boxes_per_proposal: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", check_background(self.background))
         self._check_values()
-        self._take_columns()
-        self._take_entries("class_names", "name", str)
         self._take_entries("category_ids", "whole number", index)
         kept = self.boxes_per_proposal
         if kept is not None and (not isinstance(kept, int) or kept < 1 or not self.class_boxes):
@@ -90,12 +77,12 @@ class StoreHeader:
             object.__setattr__(self, "boxes_per_proposal", None)
 
     def _check_values(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.')
+        if not isinstance(self.head, Head) or self.head.activation is None or self.head.num_classes < 1:
+            raise InputError(
+                f"Expected `head` to say its `activation`, `num_columns` and a class, but got {self.head!r}."
+            )
         if self.dtype not in ("float16", "float32"):
             raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
-        if not isinstance(self.num_columns, int) or self.num_columns - (self.background is not None) < 1:
-            raise InputError(f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}.")
         if self.num_images is not None and (not isinstance(self.num_images, int) or self.num_images < 0):
             raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
         if not isinstance(self.metadata, Mapping):
@@ -119,30 +106,15 @@ class StoreHeader:
             )
         object.__setattr__(self, name, entries)
 
-    def _take_columns(self) -> None:
-        """Check that each class has its own foreground column; the plain order becomes None."""
-        if self.class_columns is None:
-            return
-        plain = range(self.num_columns)[foreground_columns(self.num_columns, self.background)]
-        columns = tuple(map(index, self.class_columns))
-        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(plain):
-            raise InputError(
-                f"Expected `class_columns` to name a foreground column of the {self.num_columns} for each class, each "
-                f"once, but got {_brief(columns)}."
-            )
-        object.__setattr__(self, "class_columns", None if columns == tuple(plain) else columns)
-
     @property
     def num_classes(self) -> int:
         """Number of foreground classes."""
-        return len(self.class_columns or ()) or self.num_columns - (self.background is not None)
+        return self.head.num_classes
 
     @property
-    def columns(self) -> npt.NDArray[np.intp]:
-        """The column of the logits of each foreground class."""
-        if self.class_columns is not None:
-            return np.array(self.class_columns, np.intp)
-        return np.arange(self.num_columns)[foreground_columns(self.num_columns, self.background)]
+    def class_names(self) -> tuple[str, ...] | None:
+        """Their names, in order."""
+        return self.head.class_names
 
     @property
     def arrays(self) -> dict[str, Layout]:
@@ -150,8 +122,8 @@ class StoreHeader:
         logits = np.dtype(np.dtype(self.dtype).newbyteorder("<").str)
         kept = self.boxes_per_proposal
         box = (kept or self.num_classes, 4) if self.class_boxes else (4,)
-        arrays: dict[str, Layout] = {"logits": (logits, (self.num_columns,)), "boxes": (np.dtype("<f4"), box)}
-        if self.objectness:
+        arrays: dict[str, Layout] = {"logits": (logits, (self.head.width,)), "boxes": (np.dtype("<f4"), box)}
+        if self.head.objectness:
             arrays["objectness"] = (logits, ())
         if kept is not None:
             arrays["box_classes"] = (np.dtype("<u2"), (kept,))
@@ -182,6 +154,7 @@ class StoreHeader:
         if schema != FILE_SCHEMA:
             raise InputError(f"`{path}` has schema {schema}, but this version reads {FILE_SCHEMA}; predict again.")
         try:
+            content["head"] = Head.of_values(content.get("head"))
             if content.get("postprocessing") is not None:
                 content["postprocessing"] = Postprocessing(**content["postprocessing"])
             header = cls(**content)
@@ -195,13 +168,14 @@ class StoreHeader:
 
 def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
     """Refuse a part in `path` whose header, the second, differs from the first."""
-    for name, value in asdict(first).items():
-        other = asdict(second)[name]
-        if name not in ("num_images", "metadata") and other != value:
+    known, others = (asdict(header.head) | asdict(header) for header in (first, second))
+    for name, value in known.items():
+        other = others[name]
+        if name not in ("num_images", "metadata", "head", "source") and other != value:
             raise InputError(
                 f"`{path}` has {name} {_brief(other)} where others have {_brief(value)}; use a new folder."
             )
-    ours, theirs = (header.metadata.get("fingerprint") for header in (first, second))
+    ours, theirs = first.head.source, second.head.source
     if ours and theirs and ours != theirs:
         raise InputError(f"`{path}` was predicted with other weights than the other parts; use a new folder.")
 
@@ -258,7 +232,7 @@ class PredictionStore:
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
-        >>> with PredictionWriter(folder, StoreHeader(num_columns=3, background=-1)) as writer:
+        >>> with PredictionWriter(folder, StoreHeader(Head(3, background=-1, activation="softmax"))) as writer:
         ...     writer.append(17, Proposals(np.zeros((2, 4)), np.ones((2, 3)), height=10, width=20))
         >>> store = PredictionStore(folder)
         >>> len(store), store.image_ids.tolist(), store[0].logits.dtype
@@ -315,7 +289,7 @@ class PredictionStore:
     @property
     def num_columns(self) -> int:
         """Number of columns of the logits."""
-        return self.header.num_columns
+        return self.header.head.width
 
     @property
     def num_classes(self) -> int:
@@ -450,7 +424,7 @@ class PredictionWriter:
 
     Example:
         >>> import tempfile
-        >>> header = StoreHeader(num_columns=3, background=-1, activation="softmax")
+        >>> header = StoreHeader(Head(3, background=-1, activation="softmax"))
         >>> with PredictionWriter(tempfile.mkdtemp(), header) as writer:
         ...     writer.append(17, Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20))
         ...     17 in writer.image_ids
@@ -520,13 +494,13 @@ class PredictionWriter:
     def _arrays(self, image_id: int, proposals: Proposals) -> dict[str, npt.NDArray[Any]]:
         """The rows of an image as they are stored."""
         header = self.header
-        if proposals.num_columns != header.num_columns:
+        if proposals.num_columns != header.head.width:
             raise InputError(
-                f"Expected the logits of image {image_id} to have {header.num_columns} columns, but got "
+                f"Expected the logits of image {image_id} to have {header.head.width} columns, but got "
                 f"{proposals.num_columns}."
             )
-        if (proposals.objectness is not None) != header.objectness:
-            expected, got = ("an", "none") if header.objectness else ("no", "one")
+        if (proposals.objectness is not None) != header.head.objectness:
+            expected, got = ("an", "none") if header.head.objectness else ("no", "one")
             raise InputError(
                 f"Expected image {image_id} to have {expected} objectness, as the store says, but got {got}."
             )
@@ -536,7 +510,7 @@ class PredictionWriter:
         if proposals.objectness is not None:
             arrays["objectness"] = self._as_stored(f"the objectness of image {image_id}", proposals.objectness)
         if header.boxes_per_proposal is not None:
-            scores = logits[:, header.columns]
+            scores = logits[:, header.head.foreground]
             top = np.argsort(-scores, axis=1, kind="stable")[:, : header.boxes_per_proposal]
             arrays["boxes"] = np.take_along_axis(arrays["boxes"], top[:, :, None], axis=1)
             arrays["box_classes"] = top.astype("<u2")

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from logn.base.files import read_safetensors, write_safetensors
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, LogitBlock, StoredArray, read_blocks
 from logn.errors import InputError
+from logn.statistics.head import HEAD_KEY
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import Arrays
 
@@ -69,12 +70,12 @@ def collect_shards(
         "nonfinite": moments.nonfinite,
         "sample_rows": moments.sample_rows,
         "mean_probability": moments.mean_probability is not None,
-        **moments.metadata.to_text(),
+        HEAD_KEY: moments.head.to_json(),
     }
     progress_file = _Journal(journal, shards, settings, journal_seconds)
     arrays, done = progress_file.load()
     if done:
-        moments = ClassMoments.from_arrays(arrays, moments.metadata, moments.nonfinite)
+        moments = ClassMoments.from_arrays(arrays, moments.head, moments.nonfinite)
         progress(sum(done))
     blocks = _remaining_blocks(shards, done, batch_rows)
     # Closed here: an interrupt while Python clears it away would be printed with its traceback.

@@ -124,7 +124,7 @@ def test_statistics_of_logits_are_those_of_class_moments(problem):
     np.testing.assert_allclose(moments.mean, logits.mean(axis=0))
     np.testing.assert_allclose(moments.variance, logits.var(axis=0, ddof=1))
     assert len(moments.sample) == len(logits)
-    assert moments.metadata.activation == "softmax"
+    assert moments.head.activation == "softmax"
 
 
 @given(seed=st.integers(0, 1000), rows=st.integers(3, 40))

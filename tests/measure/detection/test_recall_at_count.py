@@ -17,6 +17,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 CLASSES, FREQUENCY = 4, "rrcf"
 METHODS = {"raised": ClassAffine([1.0, 2, 1, 1], [2.0, 0, 1, 0]), "lowered": ClassAffine([1.0] * 4, [-9.0, -8, -7, -9])}
@@ -28,7 +29,7 @@ def made_problem(folder, seed, *, federated, images=14):
     rng = np.random.default_rng(seed)
     ids = rng.permutation(50)[:images] + 1
     listed, annotations = [], []
-    with PredictionWriter(folder, StoreHeader(num_columns=CLASSES, activation="sigmoid", dtype="float32")) as writer:
+    with PredictionWriter(folder, StoreHeader(Head(CLASSES, activation="sigmoid"), dtype="float32")) as writer:
         for image in ids.tolist():
             number = int(rng.integers(1, 6))
             corner = rng.integers(0, 4, (number, 2)) * 12.0

@@ -16,6 +16,7 @@ from logn.errors import InputError, MissingExtraError
 from logn.methods.affine import ClassAffine
 from logn.models.onnx import fold as onnx_fold
 from logn.models.onnx.fold import METADATA_KEY, Proof, compare_logits, fold_onnx
+from logn.statistics.head import Head
 
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})
 COSINE = "n = ReduceL2 <axes = [0]> (w) d = Div(w, n) z = MatMul(x, d) y = Softmax(z)"
@@ -123,7 +124,10 @@ GRAPHS = {  # the tensor of the logits, the weights that take the map (nodes whe
     "scores that are named": ("z", ("w",), TWO, {**WV, "outputs": BOXES, "options": {"tensor": "y"}}),
     "an activation that is named": ("q", ("v",), TWO, {**WV, "outputs": BOXES, "options": {"activation": "sigmoid"}}),
     "a background speaks for the softmax": (
-        "z", ("w",), TWO, {**WV, "outputs": BOXES, "affine": ClassAffine([1.0, 2.0, 3.0], [0.0, 1, 2], background=0)},
+        "z",
+        ("w",),
+        TWO,
+        {**WV, "outputs": BOXES, "affine": ClassAffine([1.0, 2.0, 3.0], [0.0, 1, 2], Head(background=0))},
     ),
     "gates inside of the network": (
         "z", ("w",), """g = Gemm(x, v) s = Sigmoid(g) h = Mul(g, s) a = Gemm(h, u) e = Sigmoid(a) k = Mul(e, h)

@@ -14,7 +14,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.onnx.file import onnx_digest, read_onnx
 from logn.models.onnx.fold import fold_onnx
 from logn.models.onnx.locate import Wanted, locate_onnx_logits
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 AFFINE = ClassAffine([0.5, 2.0, 1.5], [1.0, -2.0, 0.25], method="example")
 SHAPES = {
@@ -87,7 +87,7 @@ def test_where_several_outputs_fit_the_user_has_to_say(tmp_path, body, outputs, 
 
 
 def recorded_at(layer, fingerprint):
-    return AFFINE.with_source(StatisticsMetadata(layer=layer, fingerprint=fingerprint))
+    return AFFINE.with_head(Head(layer=layer, source=fingerprint))
 
 
 def test_the_map_goes_where_its_statistics_were_recorded(tmp_path, refused):

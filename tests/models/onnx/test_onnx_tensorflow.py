@@ -103,8 +103,8 @@ def test_statistics_are_of_every_anchor_before_the_choice(tmp_path, images, wher
     # In the main graph the background is seen to be cut off; what happens inside a Loop or an If is not followed.
     first, named = (1, {}) if where == "main" else (0, {"tensor": "logits", "activation": "sigmoid"})
     moments = record_onnx(path, images, like="ssd", **named)
-    assert moments.metadata.layer == "logits"
-    assert (moments.metadata.activation, moments.metadata.background) == ("sigmoid", None)
+    assert moments.head.layer == "logits"
+    assert (moments.head.activation, moments.head.background) == ("sigmoid", None)
     assert moments.num_columns == CLASSES + 1 - first
     session = OnnxSession(exposing(read_onnx(path).model, ["logits"]), "m")
     rows = []
@@ -147,4 +147,4 @@ def test_its_predictions_cannot_be_stored_and_the_reason_is_said(tmp_path, where
 
 def test_a_background_that_the_user_counts_stays_a_column(tmp_path, images):
     moments = record_onnx(ssd(tmp_path / "ssd.onnx", "main"), images, like="ssd", background=0)
-    assert (moments.num_columns, moments.metadata.background) == (CLASSES + 1, 0)
+    assert (moments.num_columns, moments.head.background) == (CLASSES + 1, 0)

@@ -21,11 +21,14 @@ from logn.models.layer import LogitLayer
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record
+from logn.statistics.head import Head
 
 
 def random_map(columns, seed=0, background=None):
     generator = np.random.default_rng(seed)
-    return ClassAffine(generator.uniform(0.3, 3.0, columns), generator.normal(size=columns), background)
+    return ClassAffine(
+        generator.uniform(0.3, 3.0, columns), generator.normal(size=columns), head=Head(background=background)
+    )
 
 
 def named(**modules):

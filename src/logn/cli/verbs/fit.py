@@ -119,8 +119,7 @@ def read_classifier(path: Path, key: str | None) -> tuple[Any, Any]:
 
 def print_fold(affine: ClassAffine, path: Path) -> None:
     """Print on stderr how the correction in `path` gets into an ONNX file, unless it was made for a torch model."""
-    made_for = None if affine.source is None else affine.source.fingerprint
-    if made_for is None or made_for.startswith("onnx:"):
+    if affine.head is None or affine.head.source_kind in (None, "onnx"):
         fold = command("logn", "fold", "model.onnx", path, "-o", "folded.onnx")
         print_note(f"To correct an ONNX file: {fold}")
 
@@ -152,11 +151,10 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
 
 def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any) -> Any:
     from logn.data.fractal_dimensions import read_dimensions
-    from logn.methods.provenance import foreground_names
 
     if path is None:
         return None
-    return read_dimensions(path, None if moments is None else foreground_names(moments.metadata.settled(place)))
+    return read_dimensions(path, None if moments is None else moments.head.settled(place).column_names)
 
 
 def _warn(sentences: list[str], affine: ClassAffine, moments: ClassMoments | None) -> list[str]:
@@ -175,10 +173,9 @@ def _values(affine: ClassAffine) -> dict[str, Any]:
         "method": affine.method,
         "settings": dict(affine.settings),
         "num_columns": affine.num_columns,
-        "background": affine.background,
         "scale": affine.scale,
         "shift": affine.shift,
-        "source": None if affine.source is None else asdict(affine.source),
+        "head": None if affine.head is None else asdict(affine.head),
     }
 
 

@@ -74,7 +74,6 @@ def _predict_detector(
     model: str, dataset: DetectionDataset, output: Path, hints: Hints, *, batch: int | None, as_json: bool
 ) -> None:
     from logn.models.open import open_model
-    from logn.models.opened import fingerprint_of
     from logn.predictions.predict import match_detector
     from logn.predictions.predict import predict as run
 
@@ -85,7 +84,6 @@ def _predict_detector(
         "model_words": [model, *kept_words(HOW_IT_RUNS)],
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint_of(detector),
     }
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with progress("Predicting", total=len(range(rank, len(dataset), world))) as advance:

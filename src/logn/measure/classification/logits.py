@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
+from logn.base.arrays import FloatArray, as_rows
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, locate_array, read_array
 from logn.errors import InputError, warn
 from logn.statistics.from_files import in_order
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import FEWEST_ROWS, SAMPLED_ROWS, Head, probability_kind
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
@@ -144,9 +144,8 @@ def moments_of_logits(source: Any, name: str = "train_logits") -> ClassMoments:
     """
     logits = open_logits(source, name)
     columns = logits.num_classes
-    metadata = StatisticsMetadata(activation="softmax")
     rows = default_sample_rows(columns)
-    moments = ClassMoments(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
+    moments = ClassMoments(Head(columns, activation="softmax"), sample_rows=rows, mean_probability=True)
     for _, block in logits.blocks(DEFAULT_BATCH_ROWS):
         moments.update(block)
     return moments

@@ -133,10 +133,10 @@ def compare(
     inputs = {"moments": task.moments, "counts": counts, **inputs}
     named, allow_mismatch = named_methods(methods), settings.allow_mismatch
     maps = {
-        name: map_for_store(name, _at(method, settings), task.header, inputs, allow_mismatch=allow_mismatch)
+        name: map_for_store(name, _at(method, settings), task.head, inputs, allow_mismatch=allow_mismatch)
         for name, method in named.items()
     }
-    strengths = strength_maps(named, task.header, inputs, at=settings.at, allow_mismatch=allow_mismatch)
+    strengths = strength_maps(named, task.head, inputs, at=settings.at, allow_mismatch=allow_mismatch)
     others = [affine for _, affine in strengths.values() if not any(is_same_map(affine, one) for one in maps.values())]
     fitted_from = [name for name, value in inputs.items() if value is not None]
     clock.lap("fit")

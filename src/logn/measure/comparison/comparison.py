@@ -117,8 +117,8 @@ def describe_statistics(moments: ClassMoments | None) -> dict[str, Any] | None:
     """
     if moments is None:
         return None
-    names = ("layer", "population", "activation", "fingerprint")
-    return {"logits": int(moments.count.max()), **{name: getattr(moments.metadata, name) for name in names}}
+    names = ("layer", "population", "activation", "source")
+    return {"logits": int(moments.count.max()), **{name: getattr(moments.head, name) for name in names}}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns, ratio
+from logn.base.arrays import FloatArray, ratio
 from logn.base.processes import available_processors
 from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
@@ -52,7 +52,8 @@ from logn.predictions.classifier import ClassifierPredictions, is_classifier_fil
 from logn.predictions.decoder import decode_evaluated
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
-from logn.predictions.store import PredictionStore, StoreHeader
+from logn.predictions.store import PredictionStore
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 Progress = Callable[[int], object]
@@ -136,9 +137,9 @@ class DetectionTask:
         for doubt in notes:
             warn(doubt)
         by_counts = truth.frequency is None or settings.bounds is not None
-        train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
+        train_counts = None if counts is None else aligned_counts(counts, store.header.head).image_counts
         if counts is None and by_counts:
-            train_counts = _counts_of_training(annotations, store.header)
+            train_counts = _counts_of_training(annotations, store.header.head)
         groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
         notes += filter(None, [truth.note])
         if not store.is_complete:
@@ -149,9 +150,9 @@ class DetectionTask:
         return cls(*known, mask_maker, mask_results, tuple(notes))
 
     @property
-    def header(self) -> StoreHeader:
+    def head(self) -> Head:
         """What is known of the logits."""
-        return self.store.header
+        return self.store.header.head
 
     @cached_property
     def protocols(self) -> dict[str, EvaluationProtocol]:
@@ -302,7 +303,7 @@ class DetectionTask:
         """The threshold that the training statistics give, as `logn correct` prints it."""
         if self.moments is None or not isinstance(transform, ClassAffine):
             return None
-        activation = self.header.activation
+        activation = str(self.head.activation)
         estimate = threshold_after(transform, self.moments, self.settings.at, activation=activation)
         return None if estimate is None else estimate.use
 
@@ -357,7 +358,7 @@ class DetectionTask:
                 "images": len(store),
                 "proposals": store.num_proposals,
                 "columns": store.num_columns,
-                "activation": store.header.activation,
+                "activation": store.header.head.activation,
                 "model": store.header.metadata.get("model"),
                 "model_words": store.header.metadata.get("model_words"),
             },
@@ -367,14 +368,14 @@ class DetectionTask:
         }
 
 
-def _counts_of_training(labels: Any, header: StoreHeader) -> FloatArray | None:
+def _counts_of_training(labels: Any, head: Head) -> FloatArray | None:
     """The training images of each class, where labels have a split of training that can be read; else None."""
     source = find_labels(labels) if isinstance(labels, str | os.PathLike) else None
-    if source is None or not source.has_splits or header.class_names is None:
+    if source is None or not source.has_splits or head.class_names is None:
         return None
     try:
         counts = ClassCounts.load(source.path)
-        places = match_classes(header.class_names, counts.names or ()).label_of_model
+        places = match_classes(head.class_names, counts.names or ()).label_of_model
     except InputError:  # the images of training may be elsewhere
         return None
     return np.where(places >= 0, counts.image_counts[places], 0.0)  # classes that the labels lack are not measured
@@ -434,7 +435,7 @@ class ClassificationTask:
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
-        names = class_names or (None if statistics is None else statistics.metadata.class_names)
+        names = class_names or (None if statistics is None else statistics.head.names)
         truth = classification_truth(
             classes,
             opened.num_classes,
@@ -447,14 +448,12 @@ class ClassificationTask:
         return cls(opened, truth, statistics, settings, known)
 
     @property
-    def header(self) -> StoreHeader:
+    def head(self) -> Head:
         """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
-        recorded = self.moments and self.moments.metadata.activation
-        return StoreHeader(
-            self.truth.num_classes,
-            activation=self.known.get("activation") or recorded or "softmax",
-            class_names=self.truth.class_names,
-            metadata={"fingerprint": self.known.get("fingerprint")},
+        recorded = self.moments and self.moments.head.activation
+        activation = self.known.get("activation") or recorded or "softmax"
+        return Head(
+            self.truth.num_classes, self.truth.class_names, activation=activation, source=self.known.get("fingerprint")
         )
 
     def outcomes(
@@ -544,7 +543,7 @@ def _with_training(
         classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
     if moments is None:
         return tuple(classes)
-    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.head.background)
     mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
     if len(mean) != len(classes):
         return tuple(classes)

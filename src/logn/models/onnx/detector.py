@@ -83,7 +83,7 @@ class OnnxDetector:
         self.activation = activation
         columns = self._logits.num_columns
         self.num_classes = columns - (self.background is not None)
-        self.class_names = _foreground_names(model.names_of(columns, self.background), columns, self.background)
+        self.class_names = model.head_at(self._logits).class_names
         preset = model.description.preset
         self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
 
@@ -153,15 +153,3 @@ class OnnxDetector:
         """The outputs that hold boxes, and the tensors that hold class logits, for prepared images."""
         feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
         return self._session.run(feed, self._wanted)
-
-
-def _foreground_names(names: tuple[str, ...] | None, columns: int, background: int | None) -> tuple[str, ...] | None:
-    """The name of each class but the background; None where nobody says."""
-    if names is None:
-        return None
-    if background is not None and len(names) == columns:
-        names = names[1:] if background == 0 else names[:-1]
-    expected = columns - (background is not None)
-    if len(names) != expected:
-        raise InputError(f"Expected `class_names` to name the {expected} classes of the model, but got {len(names)}.")
-    return names

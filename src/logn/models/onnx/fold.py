@@ -17,7 +17,6 @@ from logn.base.files import check_new, put_files, staging_folder
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.hints import Hints
 from logn.models.onnx.candidates import BOX, score_outputs
 from logn.models.onnx.description import checked_names
@@ -37,6 +36,7 @@ from logn.models.onnx.layers import add_initializer, insert_after, map_layers
 from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
 from logn.models.onnx.scaling import ScoreScaling
 from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof, largest_difference
+from logn.statistics.head import Head
 
 METADATA_KEY = "logn.folded"
 
@@ -130,8 +130,9 @@ def fold_onnx(
     _check_paths(file, target, overwrite=overwrite)
     if not allow_refold:
         refuse_folded_file(file.model, file.path)
-        digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
-        affine.check_fits(LogitFacts(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
+        if affine.head is not None and affine.head.source_kind == "onnx":
+            head = Head(background=affine.background, source=onnx_digest(file))
+            affine.check_fits(head, f"`{file.path}`", allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     recorded = _Recorded.of(affine, file.graph)
     wanted = Wanted(
@@ -148,8 +149,8 @@ def fold_onnx(
     known = checked_names(
         file, Hints(class_names=class_names).names(affine.num_columns, place), affine.num_columns, place
     )
-    facts = LogitFacts(f"`{file.path}`", activation=logits.activation, class_names=known)
-    affine.check_fits(facts, allow_mismatch=allow_mismatch)
+    head = Head.of_classes(known, affine.num_columns, place, activation=logits.activation)
+    affine.check_fits(head, f"`{file.path}`", allow_mismatch=allow_mismatch)
     if not allow_mismatch:
         recorded.check(logits, file.path, named=bool(names))
     whole = _over_all_columns(affine, logits)
@@ -193,14 +194,14 @@ class _Recorded:
 
     @classmethod
     def of(cls, affine: ClassAffine, graph: OnnxGraph) -> _Recorded:
-        source = affine.source
-        if source is None or source.layer is None:
+        head = affine.head
+        if head is None or head.layer is None:
             return cls()
-        names = tuple(source.layer.split(", "))
-        if source.fingerprint is not None and fingerprint_kind(source.fingerprint) == "onnx":
-            return cls(source.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
+        names = tuple(head.layer.split(", "))
+        if head.source_kind == "onnx":
+            return cls(head.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
         parameters = tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
-        return cls(source.layer, (), tuple(name for name in parameters if name in graph.initializers))
+        return cls(head.layer, (), tuple(name for name in parameters if name in graph.initializers))
 
     def check(self, logits: OnnxLogits, path: Path, *, named: bool) -> None:
         """Refuse logits of another layer; those of a torch layer also where the graph scales them."""

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, probability_kind
 from logn.errors import InputError
 from logn.models.onnx.candidates import Candidate, choose, find_candidates, loose_outputs, named_candidates
 from logn.models.onnx.description import Description
@@ -25,6 +24,7 @@ from logn.models.onnx.file import (
     run_somehow,
 )
 from logn.models.onnx.layers import Layout, LinearLayer, measure_layout
+from logn.statistics.head import ACTIVATIONS, probability_kind
 
 # Box and objectness stand before the classes: in all, and without the box.
 BOX_AND_OBJECTNESS, OBJECTNESS = 5, 1

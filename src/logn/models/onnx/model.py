@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,10 @@ from logn.models.onnx.description import (
 )
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, exposing, onnx_digest, read_onnx
 from logn.models.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
-from logn.models.opened import NEEDS_BOXES, Advance, Head, Logits, Stages, Traits, ignore
+from logn.models.opened import NEEDS_BOXES, Advance, Logits, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Preprocessing
 from logn.models.proof import Proof
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import SAMPLE_ROWS
 
@@ -105,6 +105,7 @@ class OnnxModel:
     suffix = ".onnx"
     marks_itself = True
     scales_scores = True
+    num_stages = 1
 
     def __init__(self, file: OnnxFile, hints: Hints, provider: str = CPU) -> None:
         hints.refuse(f"`{file.path}`, an ONNX file", "layer")
@@ -152,28 +153,34 @@ class OnnxModel:
         return self.description.reading(logits.activation or self.hints.activation, self.hints.background)
 
     def names_of(self, num_columns: int, background: int | None) -> tuple[str, ...] | None:
-        """The name of each column: as the user says, else as the file does."""
+        """The names of the columns, or of their classes: as the user says, else as the file does."""
         given = self.hints.names(num_columns, background)
         checked_names(self.file, given, num_columns, background)
         return given if given is not None else self.description.names_of(num_columns, background)
 
     @cached_property
     def head(self) -> Head:
-        """What is known of its class logits, from a run on noise."""
+        """What its class logits are, from a run on noise."""
         named = self.hints.class_names
         number = None if named is None or isinstance(named, str | os.PathLike) else len(named)
         logits, inputs = self.locate(num_columns=number)
         values = trial_values(self.file, logits, inputs)
         layout = None if values is None else find_objectness(self.file.graph, logits, values)
-        return Head(
-            ", ".join(logits.tensors),
+        return replace(self.head_at(logits), objectness=layout is not None or logits.start == BOX_AND_OBJECTNESS)
+
+    def head_at(self, logits: OnnxLogits) -> Head:
+        """What these logits are."""
+        activation, background = self.reading(logits)
+        return Head.of_classes(
+            self.names_of(logits.num_columns, background),
             logits.num_columns,
-            self.names_of(logits.num_columns, None),
-            self.reading(logits)[0],
-            layout is not None or logits.start == BOX_AND_OBJECTNESS,
+            background,
+            activation=activation,
+            layer=", ".join(logits.tensors),
+            source=self.fingerprint,
         )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Digest of its weights."""
         return onnx_digest(self.file)
@@ -222,16 +229,9 @@ class OnnxModel:
             images.finish()
             raise InputError("`images` holds no images; pass some.")
         logits, _ = self.locate(first[0])
-        followed_by, background = self.reading(logits)
-        metadata = StatisticsMetadata(
-            class_names=self.names_of(logits.num_columns, background),
-            background=background,
-            activation=followed_by,
-            layer=", ".join(logits.tensors),
-            fingerprint=onnx_digest(self.file),
-        )
-        moments = ClassMoments(logits.num_columns, metadata=metadata, **{"sample_rows": SAMPLE_ROWS, **options})
-        boxes = None if followed_by == "softmax" else _objectness_output(self.file, logits, first[0])
+        head = self.head_at(logits)
+        moments = ClassMoments(head, **{"sample_rows": SAMPLE_ROWS, **options})
+        boxes = None if head.activation == "softmax" else _objectness_output(self.file, logits, first[0])
         tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
         session = OnnxSession(exposing(self.file.model, tensors, only=True), self.name, provider=self.provider)
         for inputs, real in itertools.chain([first], runs):

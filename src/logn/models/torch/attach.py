@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.hooks import give_own_slots, recompile
 from logn.models.layer import (
     LogitLayer,
@@ -21,6 +20,7 @@ from logn.models.layer import (
     output_width,
 )
 from logn.models.locate import layer_of
+from logn.statistics.head import Head
 
 # Where a module keeps the numbers that tell that a map was folded into it.
 MARK = "_logn_folded"
@@ -162,12 +162,15 @@ def maps_of_modules(
     if not allow_refold:  # before the weights are compared, since a fold has changed them
         for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
             refuse_folded(path, module)
-    digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
-    facts = LogitFacts(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
+    asks_for_weights = any(
+        isinstance(part, ClassAffine) and part.head and part.head.source_kind == "torch" for part in maps
+    )
+    digest = fingerprint(model) if not allow_refold and asks_for_weights else None
+    head = Head(columns, background=layer.background, activation=layer.activation, source=digest)
     for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
         if not isinstance(logit_map, ClassAffine):
             raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
-        logit_map.check_fits(facts, allow_mismatch=allow_mismatch)
+        logit_map.check_fits(head, f"`{layer.name}`", allow_mismatch=allow_mismatch)
         # One map for all stages may come from any of them.
         names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
         _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
@@ -176,14 +179,14 @@ def maps_of_modules(
 
 def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismatch: bool) -> None:
     """Refuse a map that was recorded at another layer, or warn of it."""
-    source = logit_map.source
+    head = logit_map.head
     # The tensors of an ONNX file have names of their own.
-    if source is None or source.layer is None or fingerprint_kind(source.fingerprint or "") == "onnx":
+    if head is None or head.layer is None or head.source_kind == "onnx":
         return
-    recorded = {*source.layer.split(", ")}
+    recorded = {*head.layer.split(", ")}
     if any(recorded == {*name.split(", ")} for name in names):
         return
-    sentence = f"`affine` was recorded at `{source.layer}`, not at `{min(names, key=len)}`"
+    sentence = f"`affine` was recorded at `{head.layer}`, not at `{min(names, key=len)}`"
     if not allow_mismatch:
         raise InputError(f"{sentence}; collect statistics there (in Python allow_mismatch=True only warns).")
     warn(f"{sentence}.")

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError, MissingExtraError
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import with_background_name
 from logn.models.frameworks import transformers, ultralytics
 from logn.models.frameworks.known import NAMES, framework_of
 from logn.models.frameworks.shared import LoadedFile
@@ -31,13 +30,11 @@ from logn.models.opened import (
     NEEDS_BOXES,
     NEEDS_CLASSES,
     Advance,
-    Head,
     Logits,
     OpenedModel,
     ProposalModel,
     Stages,
     Traits,
-    column_names,
     ignore,
     network_of,
     prepared,
@@ -46,6 +43,7 @@ from logn.models.output_check import Pass, image_logits
 from logn.models.preprocessing import Preprocessing, preset_named
 from logn.models.proposals import Postprocessing, ProposingDetector
 from logn.models.torch.record import collect_moments
+from logn.statistics.head import Head
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,7 +67,7 @@ class TorchModel:
         layer: Where its logits are.
         run: Runs it on RGB images, prepared as it needs them.
         traits: What is known of it.
-        class_names: Of all columns, including the background, if known.
+        names: Of all columns, including the background, if known.
         save: Writes its network to a path.
         reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
         adapter: The model as a source of proposals; None if it gives no boxes.
@@ -82,7 +80,7 @@ class TorchModel:
     layer: LogitLayer
     run: Callable[[Images], object]
     traits: Traits
-    class_names: tuple[str, ...] | None
+    names: tuple[str, ...] | None
     save: Callable[[nn.Module, Path], object]
     reopen: Callable[[Path], TorchModel | None]
     adapter: ProposingDetector | None = None
@@ -111,16 +109,23 @@ class TorchModel:
 
     @cached_property
     def head(self) -> Head:
-        """What is known of its class logits."""
+        """What its class logits are."""
         return Head(
-            ", ".join(self.layer.paths),
             count_columns(self.network, self.layer),
-            self.class_names,
+            self.names,
+            self.layer.background,
+            self.layer.unused,
             self.layer.activation,
             self._has_objectness(),
-            self.layer.num_stages,
+            self.layer.population,
+            self.layer.name,
             fingerprint(self.network),
         )
+
+    @property
+    def num_stages(self) -> int:
+        """Sets of class logits, each with a map of its own."""
+        return self.layer.num_stages
 
     def _has_objectness(self) -> bool:
         """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
@@ -162,11 +167,11 @@ class TorchModel:
             progress(len(part))
 
         batches = images.batches(batch or BATCH)
-        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.class_names)
+        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.names)
         images.finish()
         for moments in stages:
             if not moments.count.any():
-                raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
+                raise InputError(f"No image brought logits through `{moments.head.layer}`; name another layer.")
         return stages
 
     def copy(self, output: Path) -> None:
@@ -218,12 +223,13 @@ def torch_model(
         fields: The other fields of `TorchModel`.
     """
     columns = count_columns(network, layer)
-    if adapter is not None:
-        named = column_names(adapter, getattr(adapter, "class_names", None), columns)
-    else:
-        full = with_background_name(class_names, layer.background)
-        named = next((tuple(some) for some in (full, class_names) if some is not None and len(some) == columns), None)
-    return TorchModel(network=network, layer=layer_of(network, layer), class_names=named, adapter=adapter, **fields)
+    known = class_names if adapter is None else getattr(adapter, "class_names", None)
+    class_columns = getattr(adapter, "class_columns", None)
+    classes = columns - (layer.background is not None) if class_columns is None else len(class_columns)
+    if known is not None and len(known) not in (columns, classes):
+        known = None
+    head = Head.of_classes(known, columns, layer.background, class_columns)
+    return TorchModel(network=network, layer=layer_of(network, layer), names=head.names, adapter=adapter, **fields)
 
 
 def save_state(network: nn.Module, path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +24,7 @@ from logn.models.locate import layer_of
 from logn.models.output_check import OutputCheck
 from logn.models.torch.attach import has_map
 from logn.statistics.doubts import unused_checks
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.row_sample import default_sample_rows
 
@@ -99,13 +100,21 @@ def record(
         )
     digest = fingerprint_of(model) if fingerprint else None
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
+    head = Head(
+        columns,
+        None if class_names is None else tuple(class_names),
+        layer.background,
+        layer.unused,
+        layer.activation,
+        population=layer.population,
+        source=digest,
+    )
     recorded = tuple(
         ClassMoments(
-            columns,
+            replace(head, layer=name),
             nonfinite=nonfinite,
             sample_rows=rows,
             mean_probability=mean_probability,
-            metadata=_metadata(layer, name, class_names, digest),
         )
         for name in layer.stage_names
     )
@@ -182,7 +191,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
         distributed.all_gather_object(payloads, mine.to_bytes())
         parts = [ClassMoments.from_bytes(payload) for payload in payloads]
         # Processes that saw no image know no activation; they get that of the others.
-        activations = {part.metadata.activation for part in parts} - {None}
+        activations = {part.head.activation for part in parts} - {None}
         if len(activations) == 1:
             (activation,) = activations
             _note_activation(parts, str(activation))
@@ -282,24 +291,10 @@ def _recording(
             handle.remove()
 
 
-def _metadata(
-    layer: LogitLayer, name: str, class_names: Sequence[str] | None, digest: str | None
-) -> StatisticsMetadata:
-    return StatisticsMetadata(
-        class_names=None if class_names is None else tuple(class_names),
-        background=layer.background,
-        activation=layer.activation,
-        layer=name,
-        population=layer.population,
-        fingerprint=digest,
-        unused=layer.unused,
-    )
-
-
 def _note_activation(recorded: Sequence[ClassMoments], activation: str) -> None:
     """Put the activation that the forward pass showed into the statistics."""
     for moments in recorded:
-        moments.metadata = moments.metadata.with_changes(activation=activation)
+        moments.head = replace(moments.head, activation=activation)
 
 
 def _warn_of_doubts(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:
