@@ -24,7 +24,6 @@ from logn.models.locate import layer_of
 from logn.models.output_check import OutputCheck
 from logn.models.torch.attach import has_map
 from logn.statistics.doubts import unused_checks
-from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.row_sample import default_sample_rows
 
@@ -98,23 +97,11 @@ def record(
         warn(
             f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval()."
         )
-    digest = fingerprint_of(model) if fingerprint else None
+    head = layer.head(columns, class_names, fingerprint_of(model) if fingerprint else None)
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
-    head = Head(
-        columns,
-        None if class_names is None else tuple(class_names),
-        layer.background,
-        layer.unused,
-        layer.activation,
-        population=layer.population,
-        source=digest,
-    )
     recorded = tuple(
         ClassMoments(
-            replace(head, layer=name),
-            nonfinite=nonfinite,
-            sample_rows=rows,
-            mean_probability=mean_probability,
+            replace(head, layer=name), nonfinite=nonfinite, sample_rows=rows, mean_probability=mean_probability
         )
         for name in layer.stage_names
     )
