@@ -75,8 +75,8 @@ REFUSED = [
     ("collect shards --class-names mapping.json -o new.safetensors", "is not a list of class names"),
     ("collect shards --class-names table.csv -o new.safetensors", "is a table"),
     # Left out, an empty name would leave as many names as there are classes beside the background.
-    ("collect shards --background last --class-names gap.json -o new.safetensors", "Name 1 of"),
-    ("collect shards --background last --class-names gap.txt -o new.safetensors", "Name 2 of"),
+    ("collect shards --background last --class-names gap.json -o new.safetensors", "Name 1"),
+    ("collect shards --background last --class-names gap.txt -o new.safetensors", "Name 2"),
     ("collect shards/0.npy -o shards/0.npy", INPUT),
     ("collect shards/1.npy -o shards/0.npy", EXISTS),
     ("collect shards/0.npy -o weights.safetensors", EXISTS),

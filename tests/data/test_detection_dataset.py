@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from tests.made.labels import SIZES, THINGS, coco_content, write_images
 
 from logn.data.dataset import DetectionDataset
-from logn.errors import InputError
+from logn.data.images import read_rgb
+from logn.errors import InputError, LogNWarning
 
 URL = "http://images.cocodataset.org/train2017/{:012d}.jpg"
 #: Three images, and category ids with gaps and out of order.
@@ -103,3 +105,18 @@ def test_missing_truncated_and_wrong_images_are_named(dataset, tmp_path, monkeyp
     for index in (3, -4):
         with pytest.raises(IndexError):
             dataset.read_image(index)
+
+
+def test_a_turn_that_is_ignored_is_warned_of_whatever_the_labels_are(tmp_path):
+    write_images(tmp_path, SIZES)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", SIZES["a"]).save(tmp_path / "a.jpg", exif=turned)
+    content = coco_content(SIZES, THINGS)
+    content["images"][0]["file_name"] = "a.jpg"
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    data = DetectionDataset(tmp_path / "x.json")
+    for read in (lambda: data.read_image(0), lambda: read_rgb(tmp_path / "a.jpg")):
+        with pytest.warns(LogNWarning, match="EXIF"):
+            assert read().shape == (40, 60, 3)
+    assert data.read_image(1).shape == (64, 32, 3)  # the others without a word

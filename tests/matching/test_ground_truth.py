@@ -108,6 +108,8 @@ RESULT = {"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}
         (json.dumps([RESULT | {"image_id": 4}]), "`image_id` 4, which the annotations do not have"),
         (json.dumps([RESULT | {"category_id": 9}]), "`category_id` 9, which the annotations do not have"),
         (json.dumps([RESULT, RESULT | {"bbox": [1, 1, 1]}]), "`bbox` of result 1 of .* must be four finite numbers"),
+        (json.dumps([RESULT | {"score": 97.5}]), "`score` of result 0"),
+        (json.dumps([RESULT | {"bbox": [5, 5, 2, -2]}]), "`bbox` of result 0"),
         (json.dumps([RESULT | {"score": None}]), "`score` of result 0 of .* must be a finite number, but it is None"),
     ],
 )

@@ -95,7 +95,7 @@ ClassNames = Annotated[
     Path | None, option("--class-names", metavar="FILE", help="Class names, if the model has none: .txt or .json.")
 ]
 Counts = Annotated[
-    Path | None, option("--counts", metavar="FILE", help="Training counts: labels as for --data, .csv, .npy or .json.")
+    Path | None, option("--counts", metavar="FILE", help="Training counts: labels as for --data, .csv or .json.")
 ]
 Statistics = Annotated[
     Path | None, option("--statistics", "-s", metavar="FILE", help="Statistics of training images (logn collect).")

@@ -14,18 +14,14 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
 from logn.base.files import mapped_bytes
-from logn.base.strict_json import parse_json
 from logn.data.class_names import places_of, warn_of_position
-from logn.data.class_tables import column_of, names_of, naming, numbers, read_table, read_vector
+from logn.data.class_tables import Rows, column_of, names_of, naming, numbers, read_json, read_table
 from logn.errors import InputError
 
 if TYPE_CHECKING:  # label readers are loaded by those who read labels
     from logn.data.labels import Labels
 
-# Names under which tables keep the same thing; the first is ours.
-_COMMON = ("count", "counts", "share", "shares")
-_IMAGE_COLUMNS = ("image_count", "image_counts", "images", *_COMMON)
-_INSTANCE_COLUMNS = ("instance_count", "instance_counts", "instances", *_COMMON)
+_COUNT_COLUMNS = ("image_count", "count", "share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +111,10 @@ class ClassCounts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
-        r"""Read annotations (of YOLO those of training), a folder or list of images, a table or an array.
+        r"""Read labels (of YOLO those of training), a folder or list of images, or counts in a table or in JSON.
+
+        A table has a line per class and a column `count`, `share` or `image_count`, with `instance_count` if they
+        differ. JSON is a list of counts, or an object of names and counts.
 
         Example:
             >>> import tempfile
@@ -131,13 +130,22 @@ class ClassCounts:
         form = find_labels(path).form
         if form == "folders" or (form == "list" and (path.suffix == ".txt" or _lists_images(path))):
             return _count_images(with_split(path, "train"))
+        if form == "list":
+            with naming(path):
+                return _of_table(read_table(path))
         if form == "yolo":
-            return _count(Labels.load(with_split(path, "train"), boxes=False))
-        readers = {".json": _read_json, ".csv": _read_table, ".npy": _read_npy}
-        if path.suffix not in readers:
-            raise InputError(f"`{path}` is not a file of class counts: pass {', '.join(readers)} or annotations.")
+            return _of_labels(Labels.load(with_split(path, "train"), boxes=False))
+        if path.suffix != ".json":
+            raise InputError(f"`{path}` is not a file of class counts: pass labels, a .csv table or .json.")
+        if re.search(rb'"categories"\s*:', mapped_bytes(path)):  # LVIS's are a gigabyte, and read by types
+            return _of_labels(Labels.load(path, boxes=False))
         with naming(path):
-            return readers[path.suffix](path)
+            content = read_json(path)
+            if isinstance(content, dict) and content:
+                return cls(numbers("counts", list(content.values())), names=tuple(content))
+            if isinstance(content, list):
+                return cls(numbers("counts", content))
+            raise InputError("The content must be a list of counts, an object of names and counts, or labels.")
 
 
 def frequency_groups(image_counts: npt.ArrayLike, bounds: tuple[int, int] = (10, 100)) -> npt.NDArray[np.str_]:
@@ -182,40 +190,12 @@ def _count_images(source: Path) -> ClassCounts:
     return ClassCounts(by_number, num_images=len(data))
 
 
-def _read_npy(path: Path) -> ClassCounts:
-    return ClassCounts(read_vector("counts", path))
+def _of_table(rows: Rows) -> ClassCounts:
+    images = column_of(rows, (*_COUNT_COLUMNS, "instance_count"))
+    return ClassCounts(images, column_of(rows, ("instance_count", *_COUNT_COLUMNS)), names_of(rows))
 
 
-def _read_table(path: Path) -> ClassCounts:
-    rows = read_table(path)
-    images = column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
-    has_instances = any(column in rows[0] for column in _INSTANCE_COLUMNS)
-    return ClassCounts(images, column_of(rows, _INSTANCE_COLUMNS) if has_instances else images, names_of(rows))
-
-
-def _read_json(path: Path) -> ClassCounts:
-    """Annotations, a list of counts, counts by name, or an object with `image_counts`."""
-    from logn.data.labels import Labels
-
-    if re.search(rb'"categories"\s*:', mapped_bytes(path)):  # LVIS's are a gigabyte, and read by types
-        return _count(Labels.load(path, boxes=False))
-    content = parse_json(path.read_bytes())
-    if isinstance(content, list):
-        return ClassCounts(numbers("counts", content))
-    if not isinstance(content, dict) or not content:
-        raise InputError("The file must hold a list of counts, an object of names and counts, or COCO annotations.")
-    listed = {key: content[key] for key in ("image_counts", "instance_counts", "shares") if key in content}
-    if not listed:
-        return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
-    names = content.get("names")
-    if names is not None and not isinstance(names, list):  # a text would be taken letter by letter
-        raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
-    images = numbers(*next(iter(listed.items())))
-    instances = numbers("instance_counts", listed.get("instance_counts", images))
-    return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
-
-
-def _count(labels: Labels) -> ClassCounts:
+def _of_labels(labels: Labels) -> ClassCounts:
     """Count objects and the images that hold them; groups of objects (`iscrowd`) are left out."""
     labels.require("categories")
     if any(category.name is None for category in labels.categories):

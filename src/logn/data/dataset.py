@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from logn.data.class_names import match_classes
+from logn.data.class_names import NoSharedNamesError, match_classes
 from logn.data.class_tables import naming, read_table
 from logn.data.coco import LabelledImage
 from logn.data.images import ImageArray, images_in, is_image, read_rgb
@@ -127,11 +127,6 @@ class DetectionDataset:
         return int(index) % len(self)
 
 
-# What the columns of a table of images may be called; the first names are ours.
-_PATH_COLUMNS = ("path", "file_name", "filename", "file", "image", "image_path")
-_LABEL_COLUMNS = ("label", "class", "class_name", "name", "category")
-
-
 class ClassificationDataset:
     """Images with one class each: a folder per class, as ImageNet has it, or a list of paths and classes.
 
@@ -210,9 +205,8 @@ class ClassificationDataset:
             )
         try:
             return match_classes(names, self.classes, "labels").model_of_label
-        except InputError as error:
-            numbering = " A list of paths and numbers is matched by column." if "share no" in str(error) else ""
-            raise InputError(f"{error}{numbering}") from error
+        except NoSharedNamesError as error:
+            raise NoSharedNamesError(f"{error} A list of paths and numbers is matched by column.") from error
 
     def _numbered(self, numbers: Sequence[int], num_columns: int, model: str) -> IntArray:
         """Numbers as columns; those out of range, twice, or of folders that sort in another order are refused."""
@@ -288,15 +282,12 @@ def _read_image_lines(path: Path) -> tuple[list[str], list[str]]:
 
 def _read_image_table(path: Path) -> tuple[list[str], list[str]]:
     rows = read_table(path)
-    columns = [next((name for name in wanted if name in rows[0]), None) for wanted in (_PATH_COLUMNS, _LABEL_COLUMNS)]
-    if None in columns:
+    if not {"path", "label"} <= rows[0].keys():
         raise InputError(f"Expected the columns `path` and `label`, but the first line has {', '.join(rows[0])}.")
-    empty = next(
-        (number for number, row in enumerate(rows, 1) if not all(row[str(name)].strip() for name in columns)), 0
-    )
-    if empty:
-        raise InputError(f"Row {empty} has an empty path or label.")
-    return [row[str(columns[0])].strip() for row in rows], [row[str(columns[1])].strip() for row in rows]
+    for number, row in enumerate(rows, start=1):
+        if not (row["path"].strip() and row["label"].strip()):
+            raise InputError(f"Row {number} has an empty path or label.")
+    return [row["path"].strip() for row in rows], [row["label"].strip() for row in rows]
 
 
 def open_dataset(

@@ -65,8 +65,7 @@ class ClassifierPredictions:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassifierPredictions:
         """Read what `save` wrote; the logits are mapped, not read."""
-        stored = locate_array(path, "logits")
-        logits = np.memmap(path, stored.storage, "r", stored.offset or 0, stored.shape)
+        logits = locate_array(path, "logits").open()
         tensors, text = read_beside(path, {"logits": logits}, expected_format=FORMAT, schema=SCHEMA)
         try:
             names, metadata = parse_json(text["class_names"]), parse_json(text["metadata"])

@@ -93,13 +93,11 @@ def collect_shards(
 
 def _moments_of(block: LogitBlock, total: ClassMoments) -> ClassMoments:
     part = total.new_part()
-    try:
-        for batch in block.read_batches():
+    for batch in block.read_batches():
+        try:
             part.update(batch)
-    except InputError as error:
-        if str(block.shard.path) in str(error):
-            raise
-        raise InputError(f"In `{block.shard.path}`, rows {block.start} to {block.stop}: {error}") from error
+        except InputError as error:
+            raise InputError(f"In `{block.shard.path}`, rows {block.start} to {block.stop}: {error}") from error
     return part
 
 
@@ -161,7 +159,8 @@ class _Journal:
     ) -> None:
         self._path = path
         # What shows that a shard is still the same.
-        self._shards = [[str(shard.path.resolve()), shard.name, shard.size, shard.mtime_ns] for shard in shards]
+        files = [(shard, shard.path.stat()) for shard in shards]
+        self._shards = [[str(one.path.resolve()), one.name, at.st_size, at.st_mtime_ns] for one, at in files]
         self._settings = json.loads(json.dumps(settings))
         self._seconds = seconds
         self._last = time.monotonic()
