@@ -135,11 +135,11 @@ def _predict_classifier(
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:
-    from logn.predictions.store import PredictionStore
+    from logn.predictions.store import Predictions
 
-    store = PredictionStore(output)
+    store = Predictions(output)
     missing = store.missing(dataset.image_ids).tolist()
-    size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
+    size = sum(file.stat().st_size for file in output.glob("*.safetensors"))
     if as_json:
         counts = {"images": len(store), "of": len(dataset), "run_now": written, "missing": missing}
         values = {"proposals": store.num_proposals, "columns": store.num_columns, "bytes": size}

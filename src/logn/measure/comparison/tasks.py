@@ -52,7 +52,7 @@ from logn.predictions.classifier import ClassifierPredictions, is_classifier_fil
 from logn.predictions.decoder import decode_evaluated
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
@@ -100,7 +100,7 @@ class DetectionTask:
         notes: What to know before reading the numbers.
     """
 
-    store: PredictionStore
+    store: Predictions
     truth: GroundTruth
     groups: Groups | None
     group_source: str | None
@@ -117,7 +117,7 @@ class DetectionTask:
     @classmethod
     def open(
         cls,
-        store: PredictionStore,
+        store: Predictions,
         annotations: Any,
         settings: CompareSettings,
         moments: ClassMoments | None,
