@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from logn.methods import logit_normalization, norcal, prior2posterior, tau_norm
 from logn.methods.affine import ClassAffine
 from logn.methods.fracal import fracal
-from logn.methods.normalization import logit_normalization, prior2posterior
 from logn.methods.recommend import recommend
-from logn.methods.rivals import norcal, tau_norm
 from logn.statistics.moments import ClassMoments
 
 
