@@ -34,7 +34,7 @@ from logn.models.torch.record import record as record
 from logn.predictions.decoder import decode as decode
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.predict import predict as predict
-from logn.predictions.store import PredictionStore as PredictionStore
+from logn.predictions.store import Predictions as Predictions
 from logn.report.page import write_report as write_report
 from logn.statistics.head import Head as Head
 from logn.statistics.moments import ClassMoments as ClassMoments

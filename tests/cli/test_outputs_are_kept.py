@@ -132,8 +132,8 @@ READ = {
     "fold, thresholds": ("sigmoid.onnx", "wanted.json", "names.txt"),
     "inspect": ("stats.safetensors",),
     "merge": ("stats.safetensors",),
-    "thresholds": ("gt.json", "store/part-00000/logits.bin", "store/part-00000/header.json"),
-    "thresholds, a correction": ("gt.json", "store/part-00000/logits.bin"),
+    "thresholds": ("gt.json", "store/header.json"),
+    "thresholds, a correction": ("gt.json", "store/header.json"),
 }
 EXTERNAL = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
 CLASSIFIER = "(float[N, 3, 8, 8] x) => (float[N, 3] y) { p = GlobalAveragePool(x) f = Flatten(p) y = Gemm(f, w) }"
