@@ -18,7 +18,7 @@ NAMES = ("ant", "bee")
 class Images:
     """Two images, for `logn.predict`."""
 
-    image_ids, category_ids, class_names = np.array([3, 5]), np.array([1, 2]), NAMES
+    image_ids, category_ids, class_names, images_fingerprint = np.array([3, 5]), np.array([1, 2]), NAMES, None
 
     def read_image(self, index):
         return IMAGE

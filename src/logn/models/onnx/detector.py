@@ -15,8 +15,7 @@ from logn.models.detector import Detector
 from logn.models.images import as_rgb
 from logn.models.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.models.onnx.description import at_size, image_input, other_inputs
-from logn.models.onnx.file import SUPPRESSION, Arrays, OnnxSession, exposing, operators, random_inputs
-from logn.models.onnx.locate import trial_values
+from logn.models.onnx.file import Arrays, random_inputs
 from logn.models.onnx.model import OnnxModel
 from logn.models.opened import NEEDS_CLASSES
 from logn.models.preprocessing import Placement
@@ -54,15 +53,16 @@ class OnnxDetector(Detector):
         self._others = [spec for spec in file.inputs if spec is not self._image]
         trial = random_inputs(at_size(file.inputs, self._image, self._size, preprocessing.layout or "NCHW"))
         try:
-            self._logits, _ = model.locate(trial)
+            located = model.locate(trial)
         except InputError as error:
-            if SUPPRESSION in operators(file.graph.nodes):  # which logits would not help
+            if "NonMaxSuppression" in file.graph.operators():  # which logits would not help
                 raise chosen_inside(file.graph, file.path.name) from error
             raise
         self.name = file.path.name
-        exposed = exposing(file.model, self._logits.tensors)
-        self._session = OnnxSession(exposed, model.name, provider=model.provider)
-        values = trial_values(file, self._logits, trial) or self._session.run(trial)
+        self._logits = located.logits
+        self._session = file.session(self._logits.tensors, provider=model.provider)
+        values = located.values if located.inputs is trial else {}
+        values = values or self._session.run(trial)
         try:
             self._boxes = find_boxes(file.graph, self._logits, values, name=self.name)
         except InputError as error:
