@@ -119,7 +119,7 @@ def _predict_classifier(
     rows, columns = written.logits.shape
     accuracy = float((written.logits.argmax(axis=1) == written.labels).mean())
     if as_json:
-        classes = {"columns": columns, "class_names": written.class_names, "top-1": accuracy}
+        classes = {"columns": columns, "class_names": written.head.names, "top-1": accuracy}
         print_json({"predictions": output, "images": rows, "of": len(dataset), **classes})
         return
     echo(

@@ -399,6 +399,7 @@ class ClassificationTask:
         moments: Statistics of the training logits; None when unknown.
         settings: What is measured, and how.
         known: What the file of `logn predict` says of the model; empty without.
+        stored_head: What it says of the logits.
         protocols: None: accuracies have no limits.
     """
 
@@ -407,6 +408,7 @@ class ClassificationTask:
     moments: ClassMoments | None
     settings: CompareSettings
     known: Mapping[str, Any] = field(default_factory=dict)
+    stored_head: Head = field(default_factory=Head)
     protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
 
     kind: ClassVar[str] = "classification"
@@ -424,14 +426,15 @@ class ClassificationTask:
     ) -> ClassificationTask:
         """Open logits and labels, and check that they fit; then the statistics, whose reading may take long."""
         known: Mapping[str, Any] = {}
+        stored_head = Head()
         opened = open_logits(logits)
         if is_classifier_file(logits):
             stored = ClassifierPredictions.load(logits)
-            for name, value in (("labels", labels), ("class_names", class_names and stored.class_names)):
+            for name, value in (("labels", labels), ("class_names", class_names and stored.head.names)):
                 if value is not None:
                     raise InputError(f"`{logits}` has `{name}` of its own: leave them out.")
-            labels, class_names = stored.labels, class_names or stored.class_names
-            known = stored.metadata
+            labels, class_names = stored.labels, class_names or stored.head.names
+            known, stored_head = stored.metadata, stored.head
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
@@ -445,15 +448,15 @@ class ClassificationTask:
         )
         if names is None and isinstance(counts, ClassCounts):
             truth = replace(truth, class_names=counts.names)
-        return cls(opened, truth, statistics, settings, known)
+        return cls(opened, truth, statistics, settings, known, stored_head=stored_head)
 
     @property
     def head(self) -> Head:
         """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
         recorded = self.moments and self.moments.head.activation
-        activation = self.known.get("activation") or recorded or "softmax"
+        activation = self.stored_head.activation or recorded or "softmax"
         return Head(
-            self.truth.num_classes, self.truth.class_names, activation=activation, source=self.known.get("fingerprint")
+            self.truth.num_classes, self.truth.class_names, activation=activation, source=self.stored_head.source
         )
 
     def outcomes(
