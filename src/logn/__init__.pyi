@@ -14,9 +14,9 @@ from logn.measure.comparison.compare import compare as compare
 from logn.measure.comparison.comparison import CompareSettings as CompareSettings
 from logn.measure.comparison.comparison import Comparison as Comparison
 from logn.methods.affine import ClassAffine as ClassAffine
-from logn.methods.normalization import logit_normalization as logit_normalization
-from logn.methods.normalization import prior2posterior as prior2posterior
+from logn.methods.logit_normalization import logit_normalization as logit_normalization
 from logn.methods.normalizer import LogitNormalizer as LogitNormalizer
+from logn.methods.prior2posterior import prior2posterior as prior2posterior
 from logn.methods.recommend import recommend as recommend
 from logn.models.hints import Hints as Hints
 from logn.models.layer import LogitLayer as LogitLayer

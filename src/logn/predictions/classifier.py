@@ -1,4 +1,4 @@
-"""The predictions of a classifier: logits, labels and paths of labelled images, in one file."""
+"""The predictions of a classifier: logits, labels, class names and paths of labelled images, in one file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClassifierPredictions:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "test.safetensors"
         >>> rows = np.array([[2.0, 1.0], [0.5, 1.5]], np.float32)
-        >>> ClassifierPredictions(rows, np.array([0, 1]), ("a.png", "b.png"), Head(2)).save(path)
+        >>> ClassifierPredictions(rows, np.array([0, 1]), ("a.png", "b.png"), Head(names=("cat", "dog"))).save(path)
         >>> ClassifierPredictions.load(path).paths
         ('a.png', 'b.png')
     """
@@ -53,10 +53,11 @@ class ClassifierPredictions:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one `.safetensors` file in one step."""
+        text = json.dumps(list(self.paths), ensure_ascii=True).encode()
         tensors: dict[str, npt.NDArray[Any]] = {
             "logits": self.logits,
             "labels": self.labels,
-            "paths": np.frombuffer(json.dumps(self.paths).encode(), np.uint8),  # file names that are no text, too
+            "paths": np.frombuffer(text, np.uint8),
         }
         described = {HEAD_KEY: self.head.to_json(), "metadata": json.dumps(dict(self.metadata))}
         write_safetensors(path, tensors, {"format": FORMAT, "schema": str(SCHEMA), **described})
@@ -67,15 +68,15 @@ class ClassifierPredictions:
         logits = locate_array(path, "logits").open()
         tensors, text = read_beside(path, {"logits": logits}, expected_format=FORMAT, schema=SCHEMA)
         try:
-            metadata, paths = parse_json(text["metadata"]), tuple(parse_json(tensors["paths"].tobytes()))
-            predictions = cls(logits, tensors["labels"], paths, Head.from_json(text), metadata)
-            if not len(logits) == len(predictions.labels) == len(paths):
-                raise ValueError(f"it has {len(logits)} rows, {len(predictions.labels)} labels and {len(paths)} paths")
-            if predictions.head.num_columns != logits.shape[1]:
-                raise ValueError(f"it has {logits.shape[1]} columns, its head {predictions.head.num_columns}")
+            head, metadata = Head.from_json(text), parse_json(text["metadata"])
+            paths, labels = tuple(parse_json(tensors["paths"].tobytes())), tensors["labels"]
+            if not len(logits) == len(labels) == len(paths):
+                raise ValueError(f"it has {len(logits)} rows, {len(labels)} labels and {len(paths)} paths")
+            if head.num_columns != logits.shape[1]:
+                raise ValueError(f"its head has {head.num_columns} columns, its logits {logits.shape[1]}")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"`{path}` is not as `logn predict` writes it ({error}): predict again.") from error
-        return predictions
+        return cls(logits, labels, paths, head, metadata)
 
 
 def is_classifier_file(source: Any) -> bool:

@@ -53,7 +53,7 @@ from logn.predictions.decoder import decode_evaluated
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
 from logn.predictions.store import Predictions
-from logn.statistics.head import Head, foreground_columns
+from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 Progress = Callable[[int], object]
@@ -398,8 +398,8 @@ class ClassificationTask:
         truth: The labels, and what is known about their classes.
         moments: Statistics of the training logits; None when unknown.
         settings: What is measured, and how.
-        known: What the file of `logn predict` says of the model; empty without.
-        stored_head: What it says of the logits.
+        head: What the logits are; a classifier that was trained with sigmoids says so itself or in statistics.
+        model: The model that the file of `logn predict` names.
         protocols: None: accuracies have no limits.
     """
 
@@ -407,8 +407,8 @@ class ClassificationTask:
     truth: ClassificationTruth
     moments: ClassMoments | None
     settings: CompareSettings
-    known: Mapping[str, Any] = field(default_factory=dict)
-    stored_head: Head = field(default_factory=Head)
+    head: Head
+    model: str | None = None
     protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
 
     kind: ClassVar[str] = "classification"
@@ -425,8 +425,7 @@ class ClassificationTask:
         class_names: Sequence[str] | None,
     ) -> ClassificationTask:
         """Open logits and labels, and check that they fit; then the statistics, whose reading may take long."""
-        known: Mapping[str, Any] = {}
-        stored_head = Head()
+        recorded, model = Head(), None
         opened = open_logits(logits)
         if is_classifier_file(logits):
             stored = ClassifierPredictions.load(logits)
@@ -434,7 +433,7 @@ class ClassificationTask:
                 if value is not None:
                     raise InputError(f"`{logits}` has `{name}` of its own: leave them out.")
             labels, class_names = stored.labels, class_names or stored.head.names
-            known, stored_head = stored.metadata, stored.head
+            recorded, model = stored.head, stored.metadata.get("model")
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
@@ -448,16 +447,9 @@ class ClassificationTask:
         )
         if names is None and isinstance(counts, ClassCounts):
             truth = replace(truth, class_names=counts.names)
-        return cls(opened, truth, statistics, settings, known, stored_head=stored_head)
-
-    @property
-    def head(self) -> Head:
-        """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
-        recorded = self.moments and self.moments.head.activation
-        activation = self.stored_head.activation or recorded or "softmax"
-        return Head(
-            self.truth.num_classes, self.truth.class_names, activation=activation, source=self.stored_head.source
-        )
+        activation = recorded.activation or (None if statistics is None else statistics.head.activation) or ASSUMED
+        head = Head(truth.num_classes, truth.class_names, activation=activation, source=recorded.source)
+        return cls(opened, truth, statistics, settings, head, model)
 
     def outcomes(
         self, maps: Mapping[str, LogitMap], others: Sequence[LogitMap], progress: Progress | None
@@ -535,7 +527,7 @@ class ClassificationTask:
     def inputs(self) -> dict[str, Any]:
         """What is known of the inputs, for the record."""
         logits = {"name": self.logits.name, "rows": len(self.logits), "columns": self.logits.num_classes}
-        return {"logits": logits | {"model": self.known.get("model")}, "statistics": describe_statistics(self.moments)}
+        return {"logits": logits | {"model": self.model}, "statistics": describe_statistics(self.moments)}
 
 
 def _with_training(
