@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import atomic_path, check_new, format_of, read_beside, require_place, write_safetensors
+from logn.base.files import atomic_path, check_new, format_of, read_safetensors, require_place, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.data.class_names import listed
 from logn.data.dataset import ClassificationDataset
@@ -66,7 +66,7 @@ class ClassifierPredictions:
     def load(cls, path: str | os.PathLike[str]) -> ClassifierPredictions:
         """Read what `save` wrote; the logits are mapped, not read."""
         logits = locate_array(path, "logits").open()
-        tensors, text = read_beside(path, {"logits": logits}, expected_format=FORMAT, schema=SCHEMA)
+        tensors, text = read_safetensors(path, expected_format=FORMAT, schema=SCHEMA, leave=("logits",))
         try:
             head, metadata = Head.from_json(text), parse_json(text["metadata"])
             paths, labels = tuple(parse_json(tensors["paths"].tobytes())), tensors["labels"]
