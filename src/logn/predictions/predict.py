@@ -192,15 +192,15 @@ def _prepared(
     """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
 
     def read(indices: Sequence[int]) -> list[Any]:
-        return [source.prepare(dataset.read_image(place)) for place in indices]
+        return [source.prepare(dataset.read_image(index)) for index in indices]
 
     batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(read, batches[0]) if batches else None
+        reading = [reader.submit(read, indices) for indices in batches[:1]]
         for number, indices in enumerate(batches):
-            ready = following.result() if following else []
-            following = reader.submit(read, batches[number + 1]) if number + 1 < len(batches) else None
-            yield indices, ready
+            images = reading.pop().result()
+            reading = [reader.submit(read, following) for following in batches[number + 1 : number + 2]]
+            yield indices, images
 
 
 # From the detections of several methods to the run-length encoded masks of each.
