@@ -69,6 +69,10 @@ class OpenedModel(Protocol):
     scales_scores: bool
 
     @property
+    def data_files(self) -> Sequence[Path]:
+        """Files beside it that hold its weights."""
+
+    @property
     def num_stages(self) -> int:
         """Sets of class logits, each with a map of its own."""
 
@@ -146,6 +150,7 @@ class ProposalModel:
     suffix = ""
     marks_itself = False
     scales_scores = False
+    data_files = ()
     num_stages = 1
 
     @property
