@@ -32,7 +32,7 @@ from logn.measure.comparison.compare import CompareSettings, compare
 from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
@@ -87,9 +87,9 @@ class Split:
         """The file with the annotations of the first images."""
         return self.root / f"annotations-{images}.json"
 
-    def store(self, images: int) -> PredictionStore:
+    def store(self, images: int) -> Predictions:
         """The predictions of the first images."""
-        return PredictionStore(self.root / "store").part(np.arange(images))
+        return Predictions(self.root / "store").part(np.arange(images))
 
     def moments(self) -> ClassMoments:
         """The statistics of other images."""

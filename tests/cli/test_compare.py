@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from logn.base.strict_json import with_checksum
 from logn.data.class_counts import ClassCounts
 from logn.data.coco import LabelledImage
 from logn.data.labels import fingerprint_images
@@ -142,12 +141,12 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(files, refused, line, se
 def test_another_split_with_the_same_ids_is_noticed(files, run):
     """Ids count from 1 in many a split, so they alone do not tell whose annotations these are."""
     images = [LabelledImage(number, f"test/{number}.jpg") for number in range(1, 13)]
-    header = files / "store" / "part-00000" / "header.json"
+    header = files / "store" / "header.json"
 
     def record(fingerprint):
-        content = json.loads(header.read_text()) | {"metadata": {"images": fingerprint, "data": "test.json"}}
-        content.pop("checksum")
-        header.write_text(json.dumps(with_checksum(content)))
+        content = json.loads(header.read_text())
+        content["header"]["metadata"] = {"images": fingerprint, "data": "test.json"}
+        header.write_text(json.dumps(content))
 
     def name_images(split):
         change_annotations(lambda gt: [image.update(file_name=f"{split}/{image['id']}.jpg") for image in gt["images"]])

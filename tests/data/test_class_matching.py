@@ -13,7 +13,7 @@ from logn.errors import InputError
 from logn.matching.labels import load_ground_truth
 from logn.measure.comparison.compare import CompareSettings, compare
 from logn.models.proposals import Proposals
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 
 CLASSES = ("person", "traffic light", "cow", "cup", "fork", "tree")
@@ -99,7 +99,7 @@ def made_store(folder, category_ids=None):
             for label, box in zip(labels.tolist(), np.hstack([corner, size]).tolist(), strict=True):
                 entry = {"image_id": image, "category_id": label + 1, "bbox": box, "area": box[2] * box[3]}
                 content["annotations"].append({"id": len(content["annotations"]) + 1, **entry})
-    return PredictionStore(folder / "store"), content
+    return Predictions(folder / "store"), content
 
 
 def renumbered(content, order):

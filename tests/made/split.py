@@ -8,7 +8,7 @@ import numpy as np
 
 from logn.data.class_counts import ClassCounts
 from logn.models.proposals import Proposals
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
@@ -28,7 +28,7 @@ class MadeSplit:
 
     @property
     def store(self):
-        return PredictionStore(self.folder / "store")
+        return Predictions(self.folder / "store")
 
     @property
     def annotations(self):

@@ -119,17 +119,17 @@ def test_a_model_that_takes_no_random_images_asks_for_some_and_is_found_with_the
             return super().forward(pair["left"] - pair["right"])
 
     model, pair = make(TakesPairs), {"left": pictures(), "right": pictures(seed=2)}
-    assert_refused(r"takes none of the random images .* inputs=images\)", lambda: locate_logits(model))
+    assert_refused("inputs=images", lambda: locate_logits(model))
     assert locate_logits(model, inputs={"images": pair}).path == "classifier"
     assert locate_logits(make(HeadFirst), inputs=(pictures(), torch.zeros(12))).path == "classifier"
-    assert_refused("with 9 columns", lambda: locate_logits(make(HeadFirst), num_columns=9, inputs=pictures()))
+    assert_refused("`HeadFirst`", lambda: locate_logits(make(HeadFirst), num_columns=9, inputs=pictures()))
 
 
 @pytest.mark.parametrize("mix", [operator.add, lambda gate, logits: logits * torch.sigmoid(gate)], ids=["sum", "gated"])
 def test_a_mix_of_layers_is_refused_everywhere(mix):
     model = make(Heads, mix, CLASSES)
     assert_refused(
-        "may return a sum of several",
+        "`Heads`",
         lambda: locate_logits(model),
         lambda: locate_logits(model, inputs=pictures()),
         lambda: calibrate(model, [pictures()]),
@@ -145,7 +145,7 @@ def test_a_mix_of_layers_is_refused_everywhere(mix):
 def test_lraspp_adds_two_layers_and_is_refused():
     torch.manual_seed(0)
     model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights_backbone=None, num_classes=4).eval()
-    assert_refused("may return a sum of several", lambda: calibrate(model, [torch.rand(2, 3, 64, 64)]))
+    assert_refused("`LRASPP`", lambda: calibrate(model, [torch.rand(2, 3, 64, 64)]))
 
 
 def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
@@ -157,8 +157,7 @@ def test_two_layers_that_are_averaged_share_a_map_when_both_are_named():
 
 def test_a_named_layer_of_another_width_is_refused_and_can_be_insisted_on():
     model, layer = make(HeadFirst), LogitLayer("proj", activation="softmax")
-    message = r"\(12, 5\)\) is not the logits of `proj`.*check_output=False.*: classifier \(Linear, 5\)"
-    assert_refused(message, lambda: recorded(model, layer))
+    assert_refused(r"`proj`.*check_output=False.*: classifier \(Linear, 5\)", lambda: recorded(model, layer))
     assert recorded(model, layer, check_output=False).count.tolist() == [12.0] * 32
     assert calibrate(model, [pictures()], layer=layer, check_output=False).affine.num_columns == 32
 
@@ -198,12 +197,8 @@ CHANGES = {
 @pytest.mark.parametrize("ending", CHANGES.values(), ids=CHANGES)
 def test_what_does_not_is_refused_and_can_be_insisted_on(ending):
     model = make(Heads, ending)
-    assert_refused(
-        "is not the logits of `fc`, .*a temperature",
-        lambda: recorded(model),
-        lambda: calibrate(model, [pictures()], layer=FC),
-    )
-    assert_refused("may return a sum of several", lambda: locate_logits(model, inputs=pictures()))
+    assert_refused("`fc`", lambda: recorded(model), lambda: calibrate(model, [pictures()], layer=FC))
+    assert_refused("`Heads`", lambda: locate_logits(model, inputs=pictures()))
     assert recorded(model, check_output=False).count.tolist() == [12.0] * CLASSES
 
 
@@ -274,7 +269,7 @@ def test_several_tensors_that_fit_are_refused_with_their_layers(pack):
 def test_the_number_of_columns_tells_one_of_several():
     model, single = (make(Heads, lambda other, logits: (other, logits), width) for width in (7, 1))
     assert_refused(
-        "the logits of several layers|No class logits with 6 columns",
+        "`Heads`",
         lambda: locate_logits(model, inputs=pictures()),
         lambda: locate_logits(model, inputs=pictures(), num_columns=6),
     )
@@ -298,7 +293,7 @@ def test_a_hook_that_changes_the_logits_is_refused(hook, options):
     model = make(Heads, nn.Softmax(dim=1))
     handle = model.fc.register_forward_hook(hook)
     assert_refused(
-        "A forward hook on `fc` changes its output",
+        "`fc`",
         lambda: recorded(model, **options),
         lambda: calibrate(model, [pictures()], layer=FC, **options),
     )
@@ -328,8 +323,7 @@ def test_the_forward_pass_shows_the_activation(ending, activation, other):
     model = make(Heads, ending)
     assert recorded(model).head.activation == activation
     assert locate_logits(model, inputs=pictures()).activation == activation
-    message = f"applies a {activation} to `fc`, but its LogitLayer says {other}"
-    assert_refused(message, lambda: recorded(model, LogitLayer("fc", activation=other)))
+    assert_refused("`fc`.*activation", lambda: recorded(model, LogitLayer("fc", activation=other)))
     assert recorded(model, LogitLayer("fc", activation=activation)).head.activation == activation
 
 
@@ -386,7 +380,7 @@ def test_wrapped_models_are_compared_too(wrap):
     with warnings.catch_warnings():
         warnings.simplefilter("error", LogNWarning)  # the wrapper is in training mode, the model is not
         assert recorded(good).head.activation == "sigmoid"
-    assert_refused("is not the logits of", lambda: recorded(bad))
+    assert_refused("`fc`", lambda: recorded(bad))
 
 
 def test_the_first_batch_counts_once_and_random_numbers_stay():
@@ -429,18 +423,16 @@ def test_the_axis_of_a_convolution_is_read_from_it():
 
 def test_an_axis_that_nothing_tells_is_asked_for():
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Identity()).eval()
-    message = r"`1` gives \(4, 6, 5, 6\), .* Pass class_axis=1"
-    with pytest.raises(InputError, match=message), record(model, LogitLayer("1", num_columns=6)):
+    with pytest.raises(InputError, match=r"`1`.*class_axis=1"), record(model, LogitLayer("1", num_columns=6)):
         model(torch.rand(4, 3, 5, 6))
     mixed = nn.ModuleList([nn.Linear(4, 6), nn.Conv2d(4, 6, 1)])
-    message = "have their classes on different axes"
-    assert_refused(message, lambda: record(mixed, LogitLayer(("0", "1"))).__enter__())
+    assert_refused("`class_axis`", lambda: record(mixed, LogitLayer(("0", "1"))).__enter__())
 
 
 def test_a_single_logit_is_refused():
     model, layer = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).eval(), LogitLayer("2")
     assert_refused(
-        "`2` gives a single logit",
+        "`2`",
         lambda: locate_logits(model),
         lambda: locate_logits(model, inputs=torch.rand(5, 4)),
         lambda: calibrate(model, [torch.rand(5, 4)]),

@@ -22,7 +22,7 @@ from logn.predictions.detections import Detections
 from logn.predictions.image_decoder import sort_candidates
 from logn.predictions.nms import Boxes, Suppression
 from logn.predictions.scores import ImageLogits, ScoreFunction
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -47,7 +47,7 @@ def made_store(path, header, images):
     with PredictionWriter(path, header) as writer:
         for number, proposals in enumerate(images):
             writer.append(100 + number, proposals)
-    return PredictionStore(path)
+    return Predictions(path)
 
 
 @pytest.fixture(scope="module")
@@ -342,8 +342,8 @@ def test_two_processes_give_what_one_gives(store):
 SCRIPT = """
 import os, signal
 from logn.predictions.decoder import decode_many
-from logn.predictions.store import PredictionStore
-store = PredictionStore({path!r})
+from logn.predictions.store import Predictions
+store = Predictions({path!r})
 """
 
 

@@ -14,7 +14,7 @@ from logn.base.arrays import sigmoid
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter
+from logn.predictions.store import Predictions, PredictionWriter
 from logn.statistics.head import Head
 from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
@@ -502,7 +502,7 @@ class TestFoldedAsTheFrameworkDecodes:
         names = 3 if "class_columns" in header else 4
         categories = [{"id": label + 1, "name": f"thing {label}"} for label in range(names)]
         truth = {"images": images, "annotations": annotations, "categories": categories}
-        store = PredictionStore(folder)
+        store = Predictions(folder)
         return store, logn.operating_points(store, truth, "f1", num_bootstrap=20)
 
     def test_with_an_objectness_a_shift_is_refused_and_a_factor_at_the_output_is_exact(self, tmp_path):

@@ -23,7 +23,7 @@ from logn.methods.catalog import needs, parse
 from logn.models.layer import find_modules, fingerprint
 from logn.predictions.decoder import DecodeSettings
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import PositiveMoments, Statistics
@@ -239,7 +239,7 @@ def _measure_detector(
     ]
     failures: dict[str, Any] = {}
     if missing:
-        store = PredictionStore(predictions(cache, spec, "test"))
+        store = Predictions(predictions(cache, spec, "test"))
         maps: dict[str, Any] = {}
         by_stage: dict[str, Path] = {}
         for row in missing:
@@ -253,7 +253,7 @@ def _measure_detector(
                 failures[row.key] = {"failure": str(error)}
         fresh = _compared(cache, spec, store, maps, protocol, errors) if maps else {}
         for key, corrected in by_stage.items():
-            fresh[key] = _compared(cache, spec, PredictionStore(corrected), {"none": None}, protocol, errors)["none"]
+            fresh[key] = _compared(cache, spec, Predictions(corrected), {"none": None}, protocol, errors)["none"]
         known = cache.add_records(spec, {names[key]: record for key, record in fresh.items()})
     return failures | {key: known[name] for key, name in names.items() if name in known}
 
@@ -261,7 +261,7 @@ def _measure_detector(
 def _compared(
     cache: ArtifactCache,
     spec: ModelSpec,
-    store: PredictionStore,
+    store: Predictions,
     maps: Mapping[str, Any],
     protocol: Protocol,
     errors: bool,
@@ -293,7 +293,7 @@ def _compared(
     }
 
 
-def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol, store: PredictionStore) -> Any:
+def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol, store: Predictions) -> Any:
     """The map of a row; None for none, and a list of maps for the stages of a cascade."""
     name, inputs = parse(row.method)[0], dict[str, Any]()
     if name == "none":

@@ -30,12 +30,13 @@ def ssdlite(weights: Path) -> Any:
 
 
 class FirstImages:
-    """The first images of a data set, as a source for `logn.predict`."""
+    """The first images of a data set, with what `logn.predict` needs of one."""
 
     def __init__(self, dataset: SampleDataset, number: int) -> None:
         self._dataset = dataset
         self.image_ids = dataset.image_ids[:number]
         self.class_names, self.category_ids = dataset.class_names, dataset.category_ids
+        self.images_fingerprint = None
 
     def read_image(self, index: int) -> Any:
         """One image, RGB."""
@@ -62,5 +63,5 @@ def write_public(detector: Any, data: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not statistics.exists():
         record(detector, SampleDataset(data / "train.json"), STATISTICS_IMAGES).save(statistics)
-    test = FirstImages(SampleDataset(data / "test.json"), MEASURED_IMAGES)
+    test: Any = FirstImages(SampleDataset(data / "test.json"), MEASURED_IMAGES)
     logn.predict(detector, test, folder / "test")

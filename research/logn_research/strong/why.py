@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import logn
-from logn import ClassAffine, ClassMoments, PredictionStore
+from logn import ClassAffine, ClassMoments, Predictions
 from logn.measure.comparison.comparison import CompareSettings
 from logn.predictions.detections import LVIS_CAP, DecodeSettings
 from logn.statistics.diagnosis import spearman
@@ -22,7 +22,7 @@ CAPS = (20, 50, 100, 300, 1000)
 NO_LIMIT = 10_000  # detections per image: more than any image has that could still be right
 
 
-def box_fit(store: PredictionStore, annotations: Path) -> dict[str, float]:
+def box_fit(store: Predictions, annotations: Path) -> dict[str, float]:
     """Rank correlations with the overlap of a box and its object, over boxes that overlap one by 0.3 or more."""
     objects: dict[int, list[list[float]]] = {}
     for item in json.loads(annotations.read_text())["annotations"]:
@@ -59,7 +59,7 @@ def margins(num_classes: int) -> dict[str, ClassAffine]:
 def explain(folder: Path, annotations: Path, split: str = "dev") -> dict[str, Any]:
     """What the page on strong detectors says of one softmax head, from its predictions."""
     moments = ClassMoments.load(folder / "statistics.safetensors")
-    store = PredictionStore(folder / split)
+    store = Predictions(folder / split)
     maps: dict[str, Any] = margins(moments.num_columns - 1)
     half = logn.recommend(moments).fit(moments, force=True)
     found: dict[str, Any] = {"box fit": box_fit(store, annotations), "no limit": {}, "caps": {}}
@@ -72,7 +72,7 @@ def explain(folder: Path, annotations: Path, split: str = "dev") -> dict[str, An
 
 
 def _average_precision(
-    store: PredictionStore, annotations: Path, maps: dict[str, Any], max_detections: int
+    store: Predictions, annotations: Path, maps: dict[str, Any], max_detections: int
 ) -> dict[str, float]:
     """AP of each method with so many detections an image."""
     decode = DecodeSettings(max_detections=max_detections)

@@ -17,7 +17,7 @@ from logn.base.arrays import DEFAULT_AT
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import TRAINING, fit, needs, parse, with_threshold
+from logn.methods.catalog import TRAINING, fit, needs, parse
 from logn.methods.checks import checked_share
 from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
@@ -348,7 +348,7 @@ def _maps(
 ) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
-        spec, there = with_threshold(method, threshold), deployment or [None] * len(moments)
+        spec, there = parse(method).with_options(threshold=threshold), deployment or [None] * len(moments)
         with _quiet():
             return tuple(fit(spec, part, counts, deployment=other) for part, other in zip(moments, there, strict=True))
     if len(moments) > 1:

@@ -15,7 +15,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.recommend import NONE
 from logn.models.opened import OpenedModel
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
 from logn.thresholds.choose import Goal, operating_points, read_detections
 from logn.thresholds.fold import points_for
@@ -60,7 +60,7 @@ def with_thresholds(
         return points.fold(at, at_output=at_output)
     with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
         predict(source.detector, labels, folder, images=label_images)
-        store = PredictionStore(folder)
+        store = Predictions(folder)
         truth = truth_of_predictions(labels, store, allow_missing_classes=True)
         points = operating_points(store, truth, thresholds, correction, at=at)
         plain, _ = read_detections(store, truth)

@@ -23,11 +23,11 @@ from logn.data.labels import Labels, fingerprint_images
 from logn.errors import InputError
 from logn.matching.truth import GROUPS, GroundTruth
 from logn.predictions.detections import Detections
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 
 def truth_of_predictions(
-    source: str | os.PathLike[str] | Mapping[str, Any], store: PredictionStore | None = None, **options: Any
+    source: str | os.PathLike[str] | Mapping[str, Any], store: Predictions | None = None, **options: Any
 ) -> GroundTruth:
     """Ground truth to measure predictions by; truth without objects and a store without images are refused.
 
@@ -47,7 +47,7 @@ def truth_of_predictions(
     return truth
 
 
-def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
+def _check_sizes(truth: GroundTruth, store: Predictions) -> None:
     """Refuse labels of images of other sizes than those that were predicted, where they tell sizes."""
     labelled = [[image.height, image.width] for image in truth.images]
     pairs = zip(truth.image_ids.tolist(), labelled, store.sizes.tolist(), strict=True)
@@ -61,7 +61,7 @@ def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
         )
 
 
-def other_images(store: PredictionStore, truth: GroundTruth) -> str:
+def other_images(store: Predictions, truth: GroundTruth) -> str:
     """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
     metadata = store.header.metadata
     if metadata.get("images") is None or not store.is_complete:  # a source of the user's own may have no names

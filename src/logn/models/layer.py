@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
-from logn.statistics.head import ACTIVATIONS, check_background
+from logn.statistics.head import Head
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,14 +84,15 @@ class LogitLayer:
     final_only: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", check_background(self.background))
         for name in ("path", "anchors", "stages", "unused"):
             value = getattr(self, name)
             if not isinstance(value, str | int):
                 object.__setattr__(self, name, tuple(value))
         paths, anchors = self.paths, (self.anchors,) if isinstance(self.anchors, int) else self.anchors
+        # A head refuses what none can have.
+        head = Head(background=self.background, unused=self.unused, activation=self.activation)
+        object.__setattr__(self, "background", head.background)
         self._expect("path", "to name a module", bool(paths) and all(isinstance(path, str) and path for path in paths))
-        self._expect("activation", f"to be one of {ACTIVATIONS} or None", self.activation in (None, *ACTIVATIONS))
         self._expect(
             "anchors",
             f"to be at least 1, one number or one per path ({len(paths)})",
@@ -143,6 +144,25 @@ class LogitLayer:
     def rows_by_path(self) -> dict[str, Callable[[Any], Any]]:
         """`rows` for the output of the module at each path."""
         return {path: partial(self.rows, index=index) for index, path in enumerate(self.paths)}
+
+    def head(self, num_columns: int, names: Sequence[str] | None = None, source: str | None = None) -> Head:
+        """What the columns of the logits are.
+
+        Args:
+            num_columns: How many there are (`count_columns`).
+            names: Name of every column.
+            source: Digest of the weights (`fingerprint`).
+        """
+        return Head(
+            num_columns,
+            None if names is None else tuple(names),
+            self.background,
+            self.unused,
+            self.activation,
+            population=self.population,
+            layer=self.name,
+            source=source,
+        )
 
     def anchors_of(self, index: int) -> int:
         """How many anchors the module at `paths[index]` has per location."""

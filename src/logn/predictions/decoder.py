@@ -25,7 +25,7 @@ from logn.errors import InputError, warn
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.detections import Detections
 from logn.predictions.image_decoder import Decoded, ImageDecoder, ImageTask, Method
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
@@ -39,7 +39,7 @@ _ENOUGH_LOGITS = 2_000_000_000
 
 
 def decode(
-    store: PredictionStore,
+    store: Predictions,
     transform: Method = None,
     settings: DecodeSettings | None = None,
     *,
@@ -65,7 +65,7 @@ def decode(
         >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
         ...     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]])
         ...     writer.append(17, Proposals(boxes, np.array([[1.0, -1.0], [0.0, -20.0]]), height=10, width=20))
-        >>> detections = decode(PredictionStore(folder))
+        >>> detections = decode(Predictions(folder))
         >>> detections.proposal.tolist(), detections.labels.tolist(), detections.scores.round(2).tolist()
         ([0, 0], [0, 1], [0.7300000190734863, 0.27000001072883606])
     """
@@ -73,7 +73,7 @@ def decode(
 
 
 def decode_many(
-    store: PredictionStore,
+    store: Predictions,
     transforms: Sequence[Method],
     settings: DecodeSettings | None = None,
     *,
@@ -94,7 +94,7 @@ def decode_many(
 
 
 def decode_evaluated(
-    store: PredictionStore,
+    store: Predictions,
     transforms: Sequence[Method],
     settings: DecodeSettings,
     evaluated: npt.NDArray[np.bool_] | None = None,
@@ -208,6 +208,6 @@ def _process_pool(stack: contextlib.ExitStack, decoder: ImageDecoder, number: in
 
 
 def _prepare(
-    store: PredictionStore, transforms: Sequence[Method], settings: DecodeSettings
+    store: Predictions, transforms: Sequence[Method], settings: DecodeSettings
 ) -> Callable[[ImageTask], _Results]:
     return ImageDecoder(store, transforms, settings).decode

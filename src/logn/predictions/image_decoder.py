@@ -22,7 +22,7 @@ from logn.predictions.scores import (
     Transform,
     best_class_alone,
 )
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 Method = ClassAffine | Transform | None
 Mask = npt.NDArray[np.bool_]
@@ -180,7 +180,7 @@ class ImageDecoder:
         settings: Threshold, suppression and limits.
     """
 
-    def __init__(self, store: PredictionStore, transforms: Sequence[Method], settings: DecodeSettings) -> None:
+    def __init__(self, store: Predictions, transforms: Sequence[Method], settings: DecodeSettings) -> None:
         header = store.header
         self.store, self.transforms, self.settings = store, tuple(transforms), settings.resolved(header)
         #: How many classes detections may have.
@@ -197,7 +197,6 @@ class ImageDecoder:
         for index in range(task.start, task.stop):
             for of_method, kept in zip(parts, self._decode_image(task, index, self.store[index]), strict=True):
                 of_method.append(kept)
-        self.store.release(task.start, task.stop)
         return [Decoded.concatenate(of_method) for of_method in parts]
 
     def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[Decoded]:

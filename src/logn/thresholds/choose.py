@@ -25,7 +25,7 @@ from logn.matching.truth import GroundTruth
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, is_store
+from logn.predictions.store import Predictions, is_store
 from logn.thresholds.given import check_threshold
 from logn.thresholds.points import ClassPoint, OperatingPoints
 from logn.thresholds.scored_detections import (
@@ -144,7 +144,7 @@ def operating_points(
     are held out too: those of each half of the images, with thresholds chosen on the other half.
 
     Args:
-        predictions: What `logn predict` wrote (a path or a `logn.PredictionStore`), or a COCO results file of any tool.
+        predictions: What `logn predict` wrote (a path or a `logn.Predictions`), or a COCO results file of any tool.
         labels: Ground truth of the same images: COCO, LVIS or YOLO, or what was read of it.
         goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" (false alarms per image) over all classes.
         affine: A correction that comes before the thresholds; only with a store.
@@ -213,7 +213,7 @@ def read_detections(
     if isinstance(predictions, str | os.PathLike) and not os.path.exists(predictions):
         raise InputError(f"`{predictions}` does not exist.")
     if is_store(predictions):
-        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+        store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
         truth = labels if isinstance(labels, GroundTruth) else truth_of_predictions(labels, store, **kinds)
         if doubt := other_images(store, truth):
             warn(doubt)

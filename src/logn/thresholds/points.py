@@ -28,7 +28,7 @@ from logn.data.class_names import listed, match_classes
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.head import Head
 from logn.thresholds.given import FORMULA, by_class, check_threshold, read_given
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
@@ -307,7 +307,7 @@ class FoldedPoints:
         shares = f"{100 * self.capped:.1f} % stays, with class-agnostic NMS {100 * self.agnostic:.1f} %"
         return f"{text} With the cap per image {shares}."
 
-    def measured(self, store: PredictionStore) -> FoldedPoints:
+    def measured(self, store: Predictions) -> FoldedPoints:
         """The same with the shares that stay on these predictions."""
         settings = DecodeSettings().resolved(store.header)
         uncapped = replace(settings, max_detections=None)
@@ -315,7 +315,7 @@ class FoldedPoints:
         kept, capped, agnostic = (self._share(store, way) for way in ways)
         return replace(self, kept=kept, capped=capped, agnostic=agnostic)
 
-    def _share(self, store: PredictionStore, settings: DecodeSettings) -> float:
+    def _share(self, store: Predictions, settings: DecodeSettings) -> float:
         """Of the detections that either way keeps, those that both keep."""
         floor = float(self.points.thresholds.min()) * (1 - 1e-6)
         plain = decode(store, self.points.correction, replace(settings, score_threshold=floor))
@@ -352,9 +352,9 @@ def _of_model(named: Mapping[str, float | None], names: Sequence[str]) -> dict[s
     return {name: values[place] for name, place in places if place >= 0}
 
 
-def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore:
+def _opened(points: OperatingPoints, predictions: Any) -> Predictions:
     """The store, whose classes must be those of the points."""
-    store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+    store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
     names = store.header.class_names
     if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
         raise InputError(f"The predictions in `{store.path}` and the thresholds are of different classes.")
@@ -370,7 +370,7 @@ def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassA
     return after if points.correction is None else points.correction.then(after)
 
 
-def _solved(points: OperatingPoints, store: PredictionStore | None, at: float, start: FloatArray) -> FloatArray:
+def _solved(points: OperatingPoints, store: Predictions | None, at: float, start: FloatArray) -> FloatArray:
     """Shifts `(F,)`, solved on rows near a threshold, now or after the first shifts; of very many, on some images."""
     if store is None:
         raise InputError("Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store.")

@@ -16,7 +16,7 @@ from logn.measure.detection.metrics import COUNTED_AT, count_name
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 
 CLASSES, FREQUENCY = 4, "rrcf"
@@ -51,7 +51,7 @@ def made_problem(folder, seed, *, federated, images=14):
                 annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1, "iscrowd": crowd}
                 annotations.append(annotation | {"bbox": [*box[:2], 20.0, 20.0], "area": 400.0})
     categories = [{"id": c + 1, "name": str(c), "frequency": FREQUENCY[c]} for c in range(CLASSES)]
-    return PredictionStore(folder), {"images": listed, "annotations": annotations, "categories": categories}
+    return Predictions(folder), {"images": listed, "annotations": annotations, "categories": categories}
 
 
 def overlap(box, other):

@@ -28,7 +28,7 @@ from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 
 # No framework may look for files or updates on a network, or write outside the tests' own folders.
@@ -169,7 +169,7 @@ def decoded_as_the_framework_does(detector, images, folder, **changes):
             assert (proposals.height, proposals.width) == tuple(images[image_id].shape[-2:])
             writer.append(image_id, proposals)
     settings = DecodeSettings.of_framework(replace(detector.postprocessing, **changes))
-    detections = decode(PredictionStore(folder), settings=settings)
+    detections = decode(Predictions(folder), settings=settings)
     return [detections.take(detections.image_index == index) for index in range(len(images))]
 
 

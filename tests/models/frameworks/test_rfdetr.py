@@ -16,7 +16,7 @@ from torchvision.transforms import functional
 
 import logn
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.frameworks.rfdetr import RFDetrDetector
 from logn.models.layer import LogitLayer
 from logn.models.locate import locate_logits

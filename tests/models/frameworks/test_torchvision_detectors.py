@@ -21,7 +21,7 @@ from logn.models.frameworks.torchvision import TorchvisionDetector  # noqa: E402
 from logn.models.layer import find_modules  # noqa: E402
 from logn.models.proposals import Proposals  # noqa: E402
 from logn.predictions.decoder import DecodeSettings, decode  # noqa: E402
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader  # noqa: E402
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader  # noqa: E402
 from logn.statistics.head import Head  # noqa: E402
 
 CLASSES = 6
@@ -121,7 +121,7 @@ def stored(detector, folder, pictures):
     with PredictionWriter(folder, header) as writer:
         for number, found in enumerate(proposals):
             writer.append(number, found)
-    return PredictionStore(folder)
+    return Predictions(folder)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "mapped"])
@@ -176,7 +176,7 @@ def test_mmdetection_order_of_steps(tmp_path, background):
     offset = labels.double()[:, None] * (candidates.max().double() + 1)
     keep = torchvision.ops.nms(candidates.double() + offset, kept_scores.double(), 0.5)[:300]
     settings = DecodeSettings(score_threshold=1e-3, max_detections=300, min_box_size=0)
-    found = decode(PredictionStore(tmp_path), None, settings)
+    found = decode(Predictions(tmp_path), None, settings)
     np.testing.assert_array_equal(found.proposal, rows[keep].numpy())
     np.testing.assert_array_equal(found.labels, labels[keep].numpy())
     np.testing.assert_allclose(found.scores, kept_scores[keep].numpy(), rtol=1e-5)

@@ -14,7 +14,7 @@ import logn
 from logn.errors import InputError
 from logn.models.frameworks.transformers import read_transformers
 from logn.models.locate import locate_logits
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 
@@ -145,7 +145,7 @@ def test_the_commands_of_the_page(run_page, saved):
     run = run_page(NAMES)
     saved("d_fine", Path("detector"))
     assert run("huggingface.md", "correct", "predict") == ["correct", "predict", "compare", "report"]
-    store = PredictionStore("predictions")
+    store = Predictions("predictions")
     assert (len(store), store.header.class_names, store.header.head.objectness) == (4, NAMES, True)
     assert store.header.postprocessing.objectness == "added"
     assert Path("comparison/report.html").is_file()

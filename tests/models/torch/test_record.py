@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.layer import LogitLayer, fingerprint
 from logn.models.torch.record import record
 from logn.statistics.moments import ClassMoments

@@ -16,14 +16,14 @@ from torch import nn
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.images import as_tensor
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record
 from logn.predictions.decoder import decode_many
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.head import Head
 
 CLASSES = 4
@@ -193,7 +193,7 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
     assert (moments.head.background, moments.head.activation) == (detector.background, detector.activation)
     affine = logit_normalization(moments)
     predict(detector, dataset, tmp_path / "store", dtype="float32", batch=1)
-    store = PredictionStore(tmp_path / "store")
+    store = Predictions(tmp_path / "store")
     before, after = decode_many(store, [None, affine])
     assert len(before.scores)
     assert len(after.scores)

@@ -131,7 +131,7 @@ def _read_files(
     *,
     overwrite: bool,
 ) -> tuple[ClassMoments, dict[str, Any]]:
-    """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
+    """Read files of logits in bounded memory, by several threads."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.data.class_tables import read_class_names
@@ -148,11 +148,9 @@ def _read_files(
     names = read_class_names(class_names, columns, place) if class_names else None
     head = Head(columns, names, place, activation=activation)
     empty = ClassMoments(head, sample_rows=SAMPLE_ROWS, mean_probability=True)
-    journal = output.with_name(output.name + ".partial")
     with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
-        moments = collect_shards(shards, empty, journal=journal, progress=advance)
+        moments = collect_shards(shards, empty, progress=advance)
     options.save(output, moments.save, overwrite)
-    journal.unlink(missing_ok=True)
     return moments, {"files": len(shards)}
 
 

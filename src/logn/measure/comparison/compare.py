@@ -35,10 +35,10 @@ from logn.measure.comparison.method_fitting import (
 from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn, StrengthValues
 from logn.measure.detection.bootstrap import paired_differences
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import checked_inputs, with_threshold
+from logn.methods.catalog import checked_inputs, parse
 from logn.predictions.classifier import is_classifier_file
 from logn.predictions.predict import mask_maker
-from logn.predictions.store import PredictionStore, is_store
+from logn.predictions.store import Predictions, is_store
 from logn.statistics.moments import ClassMoments
 
 
@@ -61,7 +61,7 @@ def compare(
     """Measure methods on the same predictions, with their differences to the uncorrected model.
 
     Args:
-        predictions: Of a detector a `PredictionStore` or its folder. Of a classifier the file that `logn.predict`
+        predictions: Of a detector a `Predictions` or its folder. Of a classifier the file that `logn.predict`
             wrote, or logits `(rows, classes)`: an array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is
             mapped and read in blocks.
         labels: Of a detector the annotations of the same images (LVIS, COCO or YOLO, or the content of a file). Of
@@ -112,7 +112,7 @@ def compare(
     task: DetectionTask | ClassificationTask
     if detector:
         statistics = _statistics(moments, None)
-        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+        store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
         maker = None
         if masks is not None:
             is_folder = images is None or isinstance(images, str | os.PathLike)
@@ -164,7 +164,7 @@ def compare(
 
 def _at(method: Any, settings: CompareSettings) -> Any:
     """A specification with the user's score threshold, where the method takes one, as `logn correct` fits it."""
-    return with_threshold(method, settings.at) if isinstance(method, str) else method
+    return parse(method).with_options(threshold=settings.at) if isinstance(method, str) else method
 
 
 def _strength_points(

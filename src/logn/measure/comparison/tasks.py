@@ -52,8 +52,8 @@ from logn.predictions.classifier import ClassifierPredictions, is_classifier_fil
 from logn.predictions.decoder import decode_evaluated
 from logn.predictions.detections import Detections, Skipped
 from logn.predictions.predict import MaskMaker
-from logn.predictions.store import PredictionStore
-from logn.statistics.head import Head, foreground_columns
+from logn.predictions.store import Predictions
+from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 Progress = Callable[[int], object]
@@ -100,7 +100,7 @@ class DetectionTask:
         notes: What to know before reading the numbers.
     """
 
-    store: PredictionStore
+    store: Predictions
     truth: GroundTruth
     groups: Groups | None
     group_source: str | None
@@ -117,7 +117,7 @@ class DetectionTask:
     @classmethod
     def open(
         cls,
-        store: PredictionStore,
+        store: Predictions,
         annotations: Any,
         settings: CompareSettings,
         moments: ClassMoments | None,
@@ -398,7 +398,8 @@ class ClassificationTask:
         truth: The labels, and what is known about their classes.
         moments: Statistics of the training logits; None when unknown.
         settings: What is measured, and how.
-        known: What the file of `logn predict` says of the model; empty without.
+        head: What the logits are; a classifier that was trained with sigmoids says so itself or in statistics.
+        model: The model that the file of `logn predict` names.
         protocols: None: accuracies have no limits.
     """
 
@@ -406,7 +407,8 @@ class ClassificationTask:
     truth: ClassificationTruth
     moments: ClassMoments | None
     settings: CompareSettings
-    known: Mapping[str, Any] = field(default_factory=dict)
+    head: Head
+    model: str | None = None
     protocols: Mapping[str, EvaluationProtocol] = field(default_factory=dict)
 
     kind: ClassVar[str] = "classification"
@@ -423,15 +425,15 @@ class ClassificationTask:
         class_names: Sequence[str] | None,
     ) -> ClassificationTask:
         """Open logits and labels, and check that they fit; then the statistics, whose reading may take long."""
-        known: Mapping[str, Any] = {}
+        recorded, model = Head(), None
         opened = open_logits(logits)
         if is_classifier_file(logits):
             stored = ClassifierPredictions.load(logits)
-            for name, value in (("labels", labels), ("class_names", class_names and stored.class_names)):
+            for name, value in (("labels", labels), ("class_names", class_names and stored.head.names)):
                 if value is not None:
                     raise InputError(f"`{logits}` has `{name}` of its own: leave them out.")
-            labels, class_names = stored.labels, class_names or stored.class_names
-            known = stored.metadata
+            labels, class_names = stored.labels, class_names or stored.head.names
+            recorded, model = stored.head, stored.metadata.get("model")
         classes = checked_labels(labels, opened.num_classes)
         opened.check_labels(classes)
         statistics = moments()
@@ -445,16 +447,9 @@ class ClassificationTask:
         )
         if names is None and isinstance(counts, ClassCounts):
             truth = replace(truth, class_names=counts.names)
-        return cls(opened, truth, statistics, settings, known)
-
-    @property
-    def head(self) -> Head:
-        """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
-        recorded = self.moments and self.moments.head.activation
-        activation = self.known.get("activation") or recorded or "softmax"
-        return Head(
-            self.truth.num_classes, self.truth.class_names, activation=activation, source=self.known.get("fingerprint")
-        )
+        activation = recorded.activation or (None if statistics is None else statistics.head.activation) or ASSUMED
+        head = Head(truth.num_classes, truth.class_names, activation=activation, source=recorded.source)
+        return cls(opened, truth, statistics, settings, head, model)
 
     def outcomes(
         self, maps: Mapping[str, LogitMap], others: Sequence[LogitMap], progress: Progress | None
@@ -532,7 +527,7 @@ class ClassificationTask:
     def inputs(self) -> dict[str, Any]:
         """What is known of the inputs, for the record."""
         logits = {"name": self.logits.name, "rows": len(self.logits), "columns": self.logits.num_classes}
-        return {"logits": logits | {"model": self.known.get("model")}, "statistics": describe_statistics(self.moments)}
+        return {"logits": logits | {"model": self.model}, "statistics": describe_statistics(self.moments)}
 
 
 def _with_training(

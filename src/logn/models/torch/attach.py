@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +20,6 @@ from logn.models.layer import (
     output_width,
 )
 from logn.models.locate import layer_of
-from logn.statistics.head import Head
 
 # Where a module keeps the numbers that tell that a map was folded into it.
 MARK = "_logn_folded"
@@ -140,7 +139,7 @@ def attach(
         # A module that has two paths runs its hooks once per call, so it gets one.
         for module in dict.fromkeys(modules):
             index = modules.index(module)
-            undo.callback(module.register_forward_hook(_hook_of(layer, index, module, maps[index])).remove)
+            undo.callback(module.register_forward_hook(_MapHook(layer, index, module, maps[index])).remove)
         undo.callback(warn_on_save(modules[0]).remove)
         recompile()
         return AttachedMap(undo.pop_all())
@@ -155,36 +154,33 @@ def maps_of_modules(
     allow_mismatch: bool = False,
 ) -> tuple[ClassAffine, ...]:
     """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
-    maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
-    if len(maps) != layer.num_stages:
+    maps = tuple(affine) if isinstance(affine, Sequence) else (affine,)
+    # One map for all stages may come from any of them.
+    layer_names = [(name,) for name in layer.stage_names] if isinstance(affine, Sequence) else [layer.stage_names]
+    if len(maps) != len(layer_names):
         raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
-    columns = count_columns(model, layer)
+    for logit_map in maps:
+        if not isinstance(logit_map, ClassAffine):
+            raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
     if not allow_refold:  # before the weights are compared, since a fold has changed them
         for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
             refuse_folded(path, module)
-    asks_for_weights = any(
-        isinstance(part, ClassAffine) and part.head and part.head.source_kind == "torch" for part in maps
-    )
-    digest = fingerprint(model) if not allow_refold and asks_for_weights else None
-    head = Head(columns, background=layer.background, activation=layer.activation, source=digest)
-    for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
-        if not isinstance(logit_map, ClassAffine):
-            raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
+    is_of_weights = any(logit_map.head is not None and logit_map.head.source_kind == "torch" for logit_map in maps)
+    digest = fingerprint(model) if is_of_weights and not allow_refold else None
+    head = layer.head(count_columns(model, layer), source=digest)
+    for logit_map, names in zip(maps, layer_names, strict=True):
         logit_map.check_fits(head, f"`{layer.name}`", allow_mismatch=allow_mismatch)
-        # One map for all stages may come from any of them.
-        names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
-        _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
-    return tuple(maps[stage] for stage in layer.stage_of)
+        _check_layer_of(logit_map, {layer.name, *names}, allow_mismatch)
+    return tuple(maps[stage if len(maps) > 1 else 0] for stage in layer.stage_of)
 
 
-def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismatch: bool) -> None:
+def _check_layer_of(logit_map: ClassAffine, names: set[str], allow_mismatch: bool) -> None:
     """Refuse a map that was recorded at another layer, or warn of it."""
     head = logit_map.head
     # The tensors of an ONNX file have names of their own.
     if head is None or head.layer is None or head.source_kind == "onnx":
         return
-    recorded = {*head.layer.split(", ")}
-    if any(recorded == {*name.split(", ")} for name in names):
+    if any({*head.layer.split(", ")} == {*name.split(", ")} for name in names):
         return
     sentence = f"`affine` was recorded at `{head.layer}`, not at `{min(names, key=len)}`"
     if not allow_mismatch:
@@ -192,42 +188,42 @@ def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismat
     warn(f"{sentence}.")
 
 
+def has_map(module: nn.Module) -> bool:
+    """Whether a map is attached to `module`."""
+    return any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values())
+
+
 def refuse_attached(path: str, module: nn.Module) -> None:
     """Refuse a module that has a map attached."""
-    if any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values()):
+    if has_map(module):
         raise InputError(f"`{path}` has a map attached already; call .remove() on its handle first.")
-
-
-def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: ClassAffine) -> _MapHook:
-    # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
-    hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
-        # Made before the first call, so that a compiled or traced model finds constants.
-        hook.constants(weight.dtype, weight.device, weight.ndim)
-    return hook
 
 
 class _MapHook:
     """A forward hook for an affine map; holds it as tensors of the precision and device of the output."""
 
-    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine, check_width: bool) -> None:
+    def __init__(self, layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> None:
         self._layer = layer
         self._index = index
-        self._check_width = check_width
+        # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
+        self._check_width = output_width(module) is None
         self._scale = layer.channels(affine.scale, index, elsewhere=1.0).tolist()
         self._shift = layer.channels(affine.shift, index).tolist()
         self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
+            # Made before the first call, so that a compiled or traced model finds constants.
+            self._constants(weight.dtype, weight.device, weight.ndim)
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
         axis = self._layer.axis_in(output)
         if self._check_width:
             self._layer.columns_in(output.shape[axis], self._index)
-        scale, shift = self.constants(output.dtype, output.device, output.dim())
+        scale, shift = self._constants(output.dtype, output.device, output.dim())
         # One pass over the logits. Half precision is mapped in float32 and rounded once.
         return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)
 
-    def constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+    def _constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
         """Scale and shift, shaped to broadcast along the class axis."""
         key = (dtype, device, dimensions)
         if key not in self._cache:

@@ -104,24 +104,10 @@ class TorchModel:
         return self.adapter
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Digest of its weights."""
-        return fingerprint(self.network)
-
-    @cached_property
     def head(self) -> Head:
         """What its class logits are."""
-        return Head(
-            count_columns(self.network, self.layer),
-            self.names,
-            self.layer.background,
-            self.layer.unused,
-            self.layer.activation,
-            self._has_objectness(),
-            self.layer.population,
-            self.layer.name,
-            fingerprint(self.network),
-        )
+        head = self.layer.head(count_columns(self.network, self.layer), self.names, fingerprint(self.network))
+        return replace(head, objectness=self._has_objectness())
 
     @property
     def num_stages(self) -> int:
