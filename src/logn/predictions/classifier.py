@@ -19,7 +19,7 @@ from logn.data.dataset import ClassificationDataset
 from logn.data.logit_files import locate_array
 from logn.errors import InputError, warn
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel
+from logn.models.opened import Model
 from logn.statistics.head import HEAD_KEY, Head
 
 FORMAT, SCHEMA = "logn.classifier", 2
@@ -89,18 +89,8 @@ def is_classifier_file(source: Any) -> bool:
     return isinstance(source, str | os.PathLike) and Path(source).is_file() and format_of(source) == FORMAT
 
 
-def check_file(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Refuse, before any work, a path where the predictions of a classifier cannot be written."""
-    if Path(path).suffix != ".safetensors":
-        raise InputError(f"The predictions of a classifier are one file: `{path}` must end in .safetensors.")
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise InputError("The predictions of a classifier are one file: run one process, without torchrun.")
-    require_place(path)
-    check_new(path, overwrite=overwrite)
-
-
 def predict_classifier(
-    model: OpenedModel,
+    model: Model,
     data: ClassificationDataset,
     path: str | os.PathLike[str],
     *,
@@ -125,7 +115,12 @@ def predict_classifier(
     Returns:
         Number of images that were run.
     """
-    check_file(path, overwrite=overwrite)
+    if Path(path).suffix != ".safetensors":
+        raise InputError(f"The predictions of a classifier are one file: `{path}` must end in .safetensors.")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError("The predictions of a classifier are one file: run one process, without torchrun.")
+    require_place(path)
+    check_new(path, overwrite=overwrite)
     _ = model.traits  # refuses a model that does not say how its images are prepared
     head = model.head
     if head.num_columns is None or model.num_stages > 1:
