@@ -319,6 +319,9 @@ class Head:
     def of_values(cls, values: Any) -> Head:
         """A head of plain values, as JSON has them."""
         try:
+            unknown = msgspec.convert(values, dict[str, Any]).keys() - {field.name for field in fields(cls)}
+            if unknown:
+                raise msgspec.ValidationError(f"`{min(unknown)}` is not one")
             return msgspec.convert(values, cls)
         except msgspec.ValidationError as error:
             raise InputError(f"Expected `{HEAD_KEY}` to hold the fields of a head: {error}.") from error
