@@ -61,7 +61,7 @@ def images(tmp_path):
 def test_rows_without_an_image_axis_are_those_of_one_image(tmp_path, images, batch):
     path = detector(tmp_path / "d.onnx", batch, class_names=NAMES, preprocessing=PREPROCESSING)
     model = open_detector(path)
-    assert (model.num_classes, model.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
+    assert (model.num_classes, model.head.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
     pictures = [np.asarray(Image.open(file)) for file in sorted(images.iterdir())]
     proposals = model.propose(pictures)
     assert [(item.boxes.shape, item.logits.shape) for item in proposals] == [((64, 4), (64, CLASSES))] * 3
