@@ -61,7 +61,7 @@ def images(tmp_path):
 def test_rows_without_an_image_axis_are_those_of_one_image(tmp_path, images, batch):
     path = detector(tmp_path / "d.onnx", batch, class_names=NAMES, preprocessing=PREPROCESSING)
     model = open_detector(path)
-    assert (model.num_classes, model.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
+    assert (model.num_classes, model.head.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
     pictures = [np.asarray(Image.open(file)) for file in sorted(images.iterdir())]
     proposals = model.propose(pictures)
     assert [(item.boxes.shape, item.logits.shape) for item in proposals] == [((64, 4), (64, CLASSES))] * 3
@@ -92,12 +92,9 @@ def test_metadata_of_any_exporter_say_names_size_and_preprocessing(tmp_path, met
 @pytest.mark.parametrize(
     ("metadata", "sentence"),
     [
-        (
-            {"preprocessing": {"means": [0.0]}},
-            r"`preprocessing` in the metadata of .* fields size, resize, .*; `means` is none",
-        ),
-        ({"preprocessing": "{"}, "is not valid JSON"),
-        ({"preprocessing": {"resize": "squeeze"}}, "`resize` to be one of"),
+        ({"preprocessing": {"means": [0.0]}}, "`means`"),
+        ({"preprocessing": "{"}, "preprocessing"),
+        ({"preprocessing": {"resize": "squeeze"}}, "`resize`"),
         ({"preprocessing": {}, "activation": "tanh"}, "activation 'tanh' .* write softmax or sigmoid"),
         ({"preprocessing": {}, "background": "1"}, "background '1'; .* first, last or none"),
     ],
@@ -116,7 +113,7 @@ def test_preprocessing_of_a_file_is_that_of_its_fields(tmp_path):
     settled = settle(file, description)
     assert (settled.mean, settled.size, description.preset.activation) == ((0.25,), (64, 64), None)
     path.write_text(json.dumps({"mean": ["red"]}))
-    for wrong, message in ((path, "has a value of a wrong type"), (tmp_path / "no.json", r"no\.json")):
+    for wrong, message in ((path, r"mine\.json`"), (tmp_path / "no.json", r"no\.json")):
         with pytest.raises(InputError, match=message):
             read_preprocessing(wrong)
 
