@@ -246,34 +246,22 @@ def preset_named(like: str | os.PathLike[str]) -> Preset:
         ...
         logn.errors.InputError: Expected `like` to be one of yolov5, yolox, ultralytics, nanodet, detr, rtdetr,
         imagenet, ssd or a .json file, but got 'yolo'; did you mean `yolox`?
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.json"
+        >>> _ = path.write_text('{"size": [320, 480], "resize": "letterbox", "mean": [0.5]}')
+        >>> preset_named(path).preprocessing.size
+        (320, 480)
     """
     if like in PRESETS:
         return PRESETS[str(like)]
-    if Path(like).suffix.lower() != ".json":
+    path = Path(like)
+    if path.suffix.lower() != ".json":
         hint = did_you_mean(str(like), PRESETS)
         raise InputError(
             f"Expected `like` to be one of {', '.join(PRESETS)} or a .json file, but got {str(like)!r}{hint}"
         )
-    return Preset(read_preprocessing(like), Postprocessing(), activation=None)
-
-
-def read_preprocessing(name_or_path: str | os.PathLike[str]) -> Preprocessing:
-    """The preprocessing of a preset, or of a `.json` file that holds fields of `Preprocessing`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "mine.json"
-        >>> _ = path.write_text('{"size": [320, 480], "resize": "letterbox", "mean": [0.5]}')
-        >>> read_preprocessing(path).size
-        (320, 480)
-        >>> read_preprocessing("ssd").size
-        (300, 300)
-    """
-    if name_or_path in PRESETS:
-        return PRESETS[str(name_or_path)].preprocessing
-    path = Path(name_or_path)
     require_file(path)
-    return parse_preprocessing(path.read_bytes(), str(path))
+    return Preset(parse_preprocessing(path.read_bytes(), str(path)), Postprocessing(), activation=None)
 
 
 def parse_preprocessing(content: bytes, name: str) -> Preprocessing:

@@ -16,7 +16,7 @@ from logn.models.hints import Hints
 from logn.models.onnx.model import record_onnx
 from logn.models.open import detector as open_detector
 from logn.models.open import open_model
-from logn.models.preprocessing import Preprocessing, read_preprocessing
+from logn.models.preprocessing import Preprocessing, preset_named
 
 CLASSES = 5
 NAMES = [f"class {number}" for number in range(CLASSES)]
@@ -106,13 +106,13 @@ def test_metadata_that_cannot_be_are_refused(tmp_path, metadata, sentence):
 def test_preprocessing_of_a_file_is_that_of_its_fields(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**PREPROCESSING, "channels": "BGR"}))
-    assert read_preprocessing(path) == Preprocessing((64, 64), "stretch", mean=(0.25,), channels="BGR")
+    assert preset_named(path).preprocessing == Preprocessing((64, 64), "stretch", mean=(0.25,), channels="BGR")
     settled = open_model(detector(tmp_path / "d.onnx"), Hints(like=str(path))).detector.preprocessing
     assert (settled.mean, settled.size, settled.channels) == ((0.25,), (64, 64), "BGR")
     path.write_text(json.dumps({"mean": ["red"]}))
     for wrong, message in ((path, r"mine\.json`"), (tmp_path / "no.json", r"no\.json")):
         with pytest.raises(InputError, match=message):
-            read_preprocessing(wrong)
+            preset_named(wrong)
 
 
 def test_none_of_it_needs_torch(tmp_path, images):
