@@ -7,7 +7,7 @@ statistics, proposals and files for the same model. `logn.models.open` is the do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -169,10 +169,11 @@ class ProposalModel:
         moments: ClassMoments | None = None
         for part in images.batches(batch or BATCH):
             for proposals in self.detector.propose(prepared(self.detector, part)):
+                objectness = counted_objectness(self.detector, proposals)
                 if moments is None:
-                    head = head_of(self.detector, proposals)
+                    head = replace(head_of(self.detector, proposals), objectness=objectness is not None)
                     moments = ClassMoments(head, sample_rows=default_sample_rows(head.width))
-                moments.update(proposals.logits, counted_objectness(self.detector, proposals))
+                moments.update(proposals.logits, objectness)
             progress(len(part))
         images.finish()
         if moments is None:

@@ -39,9 +39,8 @@ def collect(
 ) -> None:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
-    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them;
-    a killed run resumes where it stopped. Or a model, as logn correct takes it,
-    with --images or --data.
+    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them. Or
+    a model, as logn correct takes it, with --images or --data.
 
     Examples:
       logn collect 'shards/*.npy' --background last --activation softmax -o stats.safetensors
@@ -131,8 +130,8 @@ def _read_files(
     *,
     overwrite: bool,
 ) -> tuple[ClassMoments, dict[str, Any]]:
-    """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
-    # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
+    """Read files of logits in bounded memory."""
+    # Several threads per product are slower on such blocks, and change the bits; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.data.class_tables import read_class_names
     from logn.data.logit_files import find_shards, open_shards
@@ -148,11 +147,9 @@ def _read_files(
     names = read_class_names(class_names, columns, place) if class_names else None
     head = Head(columns, names, place, activation=activation)
     empty = ClassMoments(head, sample_rows=SAMPLE_ROWS, mean_probability=True)
-    journal = output.with_name(output.name + ".partial")
     with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
-        moments = collect_shards(shards, empty, journal=journal, progress=advance)
+        moments = collect_shards(shards, empty, progress=advance)
     options.save(output, moments.save, overwrite)
-    journal.unlink(missing_ok=True)
     return moments, {"files": len(shards)}
 
 

@@ -230,13 +230,14 @@ class OnnxModel:
         located = self.locate(first[0])
         logits = located.logits
         head = self.head_at(logits)
-        moments = ClassMoments(head, **{"sample_rows": SAMPLE_ROWS, **options})
         boxes = None if head.activation == "softmax" else _objectness_output(self.file, located)
+        head = replace(head, objectness=boxes is not None or logits.start == BOX_AND_OBJECTNESS)
+        moments = ClassMoments(head, **{"sample_rows": SAMPLE_ROWS, **options})
         tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
         session = self.file.session(tensors, only=True, provider=self.provider)
         for inputs, real in itertools.chain([first], runs):
             rows = _rows(_levels(session.run(inputs, tensors), logits, boxes), logits.tensors, real, batches)
-            objectness = rows[:, -logits.num_columns - 1] if rows.shape[1] > logits.num_columns else None
+            objectness = rows[:, -logits.num_columns - 1] if head.objectness else None
             moments.update(rows[:, -logits.num_columns :], objectness)
             progress(real)
         images.finish()
