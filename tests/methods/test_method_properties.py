@@ -144,7 +144,7 @@ def test_columns_that_are_recorded_as_unused_are_dead():
 def test_a_recorded_background_is_the_default():
     moments = moments_of(rows_with([0.0] * 4, rows=20), background=-1)
     assert logn.logit_normalization(moments) == logn.logit_normalization(moments, background=-1)
-    assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=None)
+    assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=0)
 
 
 SHARES = [

@@ -9,12 +9,19 @@ from tests.conftest import moments_of
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.measure.comparison.method_fitting import fit_for_store
+from logn.methods import (
+    inverse_image_frequency,
+    logit_adjustment,
+    logit_normalization,
+    norcal,
+    prior2posterior,
+    tau_norm,
+    temperature,
+)
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import METHODS, checked_inputs, fit, needs, parse
 from logn.methods.fracal import fracal
-from logn.methods.normalization import logit_normalization, prior2posterior
 from logn.methods.recommend import recommend
-from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 

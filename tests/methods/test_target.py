@@ -97,7 +97,7 @@ def test_the_sum_of_a_target_does_not_matter_and_classes_shift_by_its_logarithm(
 
 def test_a_target_of_named_shares_is_put_in_the_order_of_the_statistics(moments, tmp_path):
     turned = tmp_path / "mix.json"
-    turned.write_text(json.dumps({"names": ["unicycle", "car", "bus"], "shares": [0.1, 0.6, 0.3]}))
+    turned.write_text(json.dumps({"unicycle": 0.1, "car": 0.6, "bus": 0.3}))
     straight = logn.logit_normalization(moments, target=[0.6, 0.3, 0.1])
     assert fit(f"logn:target={turned}", moments=moments) == straight
     assert fit("logn", moments=moments, target=logn.ClassCounts.load(turned)) == straight

@@ -1,4 +1,4 @@
-"""Collecting over shards: the same as one pass in memory."""
+"""Collecting over shards: the same as one pass in memory, bit-equal for any number of threads."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from logn.base.arrays import softmax
 from logn.data import logit_files as shards_module
 from logn.data.logit_files import open_shards
 from logn.errors import InputError
-from logn.statistics.from_files import collect_shards
+from logn.statistics.from_files import collect_shards, in_order
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
@@ -47,6 +47,13 @@ def test_shards_give_what_one_pass_in_memory_gives(tmp_path):
     assert moments.head.background == -1
 
 
+@pytest.mark.parametrize("threads", [2, 5])
+def test_the_number_of_threads_does_not_change_a_bit(tmp_path, threads):
+    shards, _ = _make_shards(tmp_path)
+    one, many = (collect_shards(shards, _exact(), batch_rows=8, threads=number) for number in (1, threads))
+    assert one.to_bytes() == many.to_bytes()
+
+
 def test_a_value_that_is_not_finite_is_refused_with_file_and_class_or_skipped(tmp_path):
     rows = np.zeros((30, CLASSES))
     rows[20, 4] = np.nan
@@ -55,6 +62,19 @@ def test_a_value_that_is_not_finite_is_refused_with_file_and_class_or_skipped(tm
     with pytest.raises(InputError, match=r"bad\.npy`, rows \d+ to \d+.*nan for class 4"):
         collect_shards(shards, _exact())
     assert collect_shards(shards, ClassMoments(CLASSES, nonfinite="skip")).skipped.tolist() == [0, 0, 0, 0, 1, 0]
+
+
+def test_a_failing_item_stops_the_pool():
+    def work(number):
+        if number == 3:
+            raise InputError("three")
+        return number
+
+    done = []
+    with pytest.raises(InputError, match="three"):
+        done.extend(result for _, result in in_order(range(1000), work, threads=3))
+    with pytest.raises(InputError, match="threads"):
+        collect_shards([], _exact(), threads=0)
 
 
 @pytest.mark.parametrize("shape", [(4, 80, 13, 13), (2, 5, 5, 3), (1, 2, 3, 4, 5)])

@@ -11,7 +11,7 @@ from logn_research.experiments.detector_statistics import (
 from logn_research.training.detectors import make_detector
 
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.images import as_tensor
 from logn.models.layer import fingerprint
 

@@ -17,14 +17,14 @@ from logn.base.arrays import DEFAULT_AT
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import TRAINING, fit, needs, parse, with_threshold
+from logn.methods.catalog import TRAINING, fit, needs, parse
 from logn.methods.checks import checked_share
 from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
-from logn.models.open import open_model
-from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
+from logn.models.open import open_correctable
+from logn.models.opened import Advance, Model, Stages, Traits, ignore
 from logn.models.write import check_suffix, check_target, copy_model, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.head import ASSUMED
@@ -243,7 +243,7 @@ def correct(
     deployed = None if deployment is None else _deployment_images(deployment, thresholds)
     if target is not None:
         check_target(model, target, overwrite=overwrite)
-    source = open_model(model, Hints(like=like, trust=trust, **hints))
+    source = open_correctable(model, Hints(like=like, trust=trust, **hints))
     if target is not None:
         check_suffix(source, target)
     traits = source.traits  # refuses a model that does not say how its images are prepared
@@ -317,7 +317,7 @@ def _check_enough(count: int) -> None:
         )
 
 
-def _collect_deployment(source: OpenedModel, files: ImageFiles, progress: Advance) -> Stages:
+def _collect_deployment(source: Model, files: ImageFiles, progress: Advance) -> Stages:
     """Statistics of the model over the images of the deployment."""
     moments = source.collect(files, progress=progress)
     _check_enough(len(files.items) - len(files.unreadable))
@@ -348,7 +348,7 @@ def _maps(
 ) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
-        spec, there = with_threshold(method, threshold), deployment or [None] * len(moments)
+        spec, there = parse(method).with_options(threshold=threshold), deployment or [None] * len(moments)
         with _quiet():
             return tuple(fit(spec, part, counts, deployment=other) for part, other in zip(moments, there, strict=True))
     if len(moments) > 1:

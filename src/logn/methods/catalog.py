@@ -14,7 +14,7 @@ import os
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,14 @@ from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, did_you_mean
 from logn.methods.affine import ClassAffine
 from logn.methods.fracal import fracal
-from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
+from logn.methods.inverse_image_frequency import inverse_image_frequency
+from logn.methods.logit_adjustment import logit_adjustment
+from logn.methods.logit_normalization import logit_normalization, mean_probability
+from logn.methods.norcal import norcal
+from logn.methods.prior2posterior import prior2posterior
 from logn.methods.recommend import recommended
-from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
+from logn.methods.tau_norm import tau_norm
+from logn.methods.temperature import temperature
 from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
@@ -60,7 +65,7 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def fit(
-    spec: str,
+    spec: str | Spec,
     moments: ClassMoments | None = None,
     counts: ClassCounts | npt.ArrayLike | None = None,
     *,
@@ -69,8 +74,8 @@ def fit(
     bias: Any = None,
     target: ClassCounts | npt.ArrayLike | str | None = None,
     deployment: ClassMoments | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
     num_columns: int | None = None,
     **options: Any,
 ) -> ClassAffine:
@@ -88,8 +93,8 @@ def fit(
         target: Class mix of the deployment, for methods that can aim at one: shares of the foreground classes,
             "uniform" (the default), "training" (the counts, else the model's mean probability) or the path of a file.
         deployment: Statistics of the same model over images of the deployment, for `recommended`.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded".
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics.
         num_columns: Columns of the logits, for none and temperature where neither statistics nor counts tell.
         options: Arguments of the method's function by name, such as `gamma=0.6`.
 
@@ -97,7 +102,8 @@ def fit(
         >>> fit("norcal:gamma=1", counts=[100, 10, 1], background=-1).shift.round(6)
         array([-4.60517 , -2.302585, -0.      ,  0.      ])
     """
-    name, chosen = parse(spec, options)
+    name, given = parse(spec, options)
+    chosen = dict(given)
     recorded = Head() if moments is None else moments.head
     head = recorded.settled(background, chosen.pop("activation", activation))
     table = None if counts is None else _aligned(counts, moments, head)
@@ -132,7 +138,36 @@ def fit(
     return affine.with_head(Head.of_classes(names, affine.num_columns, head.background, activation=head.activation))
 
 
-def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+class Spec(NamedTuple):
+    """A method with its options, as a value.
+
+    Args:
+        name: One of `METHODS`.
+        options: Arguments of its function, by name.
+
+    Example:
+        >>> spec = parse("logn:margin=0,use_std=false")
+        >>> spec
+        Spec(name='logn', options={'margin': 0.0, 'use_std': False})
+        >>> str(spec.with_options(strength=0.5))
+        'logn:margin=0,use_std=false,strength=0.5'
+    """
+
+    name: str
+    options: Mapping[str, Any]
+
+    def with_options(self, **options: Any) -> Spec:
+        """The same with further options; those that it has stay, and those that its method lacks are left out."""
+        allowed = {*_options_of(self.name)} - {*self.options}
+        return Spec(self.name, {**self.options, **{name: options[name] for name in options if name in allowed}})
+
+    def __str__(self) -> str:
+        """The text that `parse` reads."""
+        texts = [f"{name}={_as_text(value)}" for name, value in self.options.items()]
+        return f"{self.name}:{','.join(texts)}" if texts else self.name
+
+
+def parse(spec: str | Spec, options: Mapping[str, Any] | None = None) -> Spec:
     """Split a specification into the method and its options, checked and converted.
 
     Args:
@@ -141,41 +176,30 @@ def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dic
 
     Example:
         >>> parse("logn:margin=0,use_std=false")
-        ('logn', {'margin': 0.0, 'use_std': False})
+        Spec(name='logn', options={'margin': 0.0, 'use_std': False})
         >>> parse("temperature:tau=1")
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected the options of `temperature` to be among value, but got `tau`.
     """
-    name, _, tail = spec.strip().partition(":")
+    if isinstance(spec, Spec):
+        name, chosen, pieces = spec.name, dict(spec.options), []
+    else:
+        name, _, tail = spec.strip().partition(":")
+        chosen, pieces = {}, [piece.strip() for piece in tail.split(",") if piece.strip()]
     if name not in METHODS:
         hint = did_you_mean(name, METHODS)
         raise InputError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}{hint}")
     hints = get_type_hints(METHODS[name])
-    options_of_method = [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
-    chosen: dict[str, Any] = {}
-    for piece in filter(None, (piece.strip() for piece in tail.split(","))):
+    allowed = _options_of(name)
+    for piece in pieces:
         key, equals, text = piece.partition("=")
-        if key in options_of_method and not equals:
+        if key in allowed and not equals:
             raise InputError(f"Expected the option `{key}` of `{name}` as {key}=VALUE, but got {piece!r}.")
-        value = _read(key, text, hints[key]) if key in options_of_method else None
-        _add(chosen, key, value, name, options_of_method)
+        _add(chosen, key, _read(key, text, hints[key]) if key in allowed else None, name, allowed)
     for key, value in (options or {}).items():
-        _add(chosen, key, value, name, [*options_of_method, *({"active"} & {*hints})])
-    return name, chosen
-
-
-def with_threshold(spec: str, at: float) -> str:
-    """The specification with the user's score threshold as an option, where the method takes one and it has none.
-
-    Example:
-        >>> with_threshold("recommended", 0.5), with_threshold("logn", 0.5)
-        ('recommended:threshold=0.5', 'logn')
-    """
-    name, chosen = parse(spec)
-    if "threshold" in chosen or "threshold" not in inspect.signature(METHODS[name]).parameters:
-        return spec
-    return f"{spec}{',' if ':' in spec else ':'}threshold={at!r}"
+        _add(chosen, key, value, name, [*allowed, *({"active"} & {*hints})])
+    return Spec(name, chosen)
 
 
 def needs(name: str) -> tuple[str, ...]:
@@ -218,6 +242,17 @@ def read_target(target: str) -> ClassCounts | str:
     if not Path(target).suffix and not Path(target).exists():
         raise InputError(f"Expected `target` to be {UNIFORM}, {TRAINING} or a file of shares, but got {target!r}.")
     return ClassCounts.load(target)
+
+
+def _options_of(name: str) -> list[str]:
+    """What may stand behind the colon: the arguments of the method that `fit` does not hand over."""
+    return [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def _add(chosen: dict[str, Any], key: str, value: Any, name: str, allowed: list[str]) -> None:

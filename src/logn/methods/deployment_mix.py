@@ -61,8 +61,8 @@ def estimate_prior(
     moments: ClassMoments | None = None,
     *,
     counts: ClassCounts | npt.ArrayLike | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
     num_bootstrap: int = 100,
     confidence: float = 0.95,
     seed: int = 0,
@@ -77,8 +77,8 @@ def estimate_prior(
             with a row sample.
         moments: Statistics over training images: their mean probabilities are the mix of training.
         counts: Training counts of each class, for softmax classifiers without such statistics.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded" to take it from the statistics.
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics.
         num_bootstrap: Draws of images (of rows, where each stands alone) that the intervals are made from.
         confidence: Of the intervals.
         seed: Of the draws.

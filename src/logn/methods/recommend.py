@@ -18,7 +18,7 @@ from logn.base.arrays import DEFAULT_AT, FloatArray
 from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
-from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
+from logn.methods.logit_normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import basis_of, keep_detections
 from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
@@ -156,8 +156,8 @@ def recommend(
     moments: ClassMoments,
     *,
     threshold: float = DEFAULT_AT,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
 ) -> Recommendation:
     """Recommend a correction for the model that the statistics were recorded from.
 
@@ -166,8 +166,8 @@ def recommend(
     Args:
         moments: Statistics of the logits over training images.
         threshold: The score above which you count a detection.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded"; assumed to be a softmax where neither the model nor you say it.
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics, else a softmax is assumed.
 
     Example:
         >>> rows = np.random.default_rng(0).standard_normal((2000, 6))
@@ -214,8 +214,8 @@ def recommended(
     target: npt.ArrayLike | None = None,
     active: npt.ArrayLike | None = None,
     deployment: ClassMoments | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
 ) -> ClassAffine:
     """The map that `recommend` recommends: the method `recommended`."""
     recommendation = recommend(moments, threshold=threshold, background=background, activation=activation)

@@ -89,7 +89,7 @@ def threshold_after(
     at: float,
     *,
     deployment: ClassMoments | None = None,
-    activation: str | None = "recorded",
+    activation: str | None = None,
 ) -> NewThreshold | None:
     """The threshold that keeps the number of detections after a correction, on sampled rows.
 
@@ -98,7 +98,7 @@ def threshold_after(
         moments: Statistics of the model over training images.
         at: The threshold before.
         deployment: Statistics of the same model over images of the deployment, which need no labels.
-        activation: "softmax", "sigmoid", or "recorded".
+        activation: "softmax" or "sigmoid"; by default that of the statistics.
 
     Returns:
         The threshold with its basis; None for classifiers, maps that change nothing, and statistics without a sample.

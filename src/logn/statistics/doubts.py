@@ -25,12 +25,12 @@ ONE_LOGIT = (
 )
 
 
-def sanity_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+def sanity_checks(moments: ClassMoments, *, background: int | None = None) -> tuple[str, ...]:
     """Warnings about what the statistics and their sampled rows show; none if all looks well.
 
     Args:
         moments: The statistics.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        background: Index of the background column: 0 or -1; by default that of the statistics.
 
     Example:
         >>> moments = ClassMoments(6, sample_rows=100)
@@ -38,7 +38,7 @@ def sanity_checks(moments: ClassMoments, *, background: int | str | None = "reco
         >>> print(sanity_checks(moments)[0][:79])
         The last column scores highest in 100 % of the sampled rows, as a background do
     """
-    place = check_background(moments.head.background if background == "recorded" else background)
+    place = moments.head.background if background is None else check_background(background)
     return (
         *value_checks(moments, background=place),
         *background_checks(moments, background=place),

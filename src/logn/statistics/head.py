@@ -192,8 +192,8 @@ class Head:
         activation = settled.activation or "sigmoid"  # may be: then a threshold cuts its scores
         return None if activation == "softmax" and settled.background is None else activation
 
-    def settled(self, background: int | str | None = "recorded", activation: str | None = "recorded") -> Head:
-        """The same with the background and the activation that a caller gives instead of "recorded".
+    def settled(self, background: int | None = None, activation: str | None = None) -> Head:
+        """The same with the background and the activation of the caller, where those are given.
 
         Where the activation is not known, it is a softmax beside a background column, and in a classifier that was
         found by what it returns; else it stays None, and whoever needs one assumes `ASSUMED`.
@@ -203,13 +203,11 @@ class Head:
             >>> head.settled().activation, head.settled(background=0).activation
             (None, 'softmax')
         """
-        if activation not in (None, "recorded", *ACTIVATIONS):
-            raise InputError(f'Expected `activation` to be "softmax", "sigmoid" or "recorded", but got {activation!r}.')
-        index = check_background(self.background if background == "recorded" else background)
-        settled = self.activation if activation in (None, "recorded") else activation
-        if settled is None and (index is not None or self.population in ("images", "image locations")):
-            settled = "softmax"
-        return replace(self, background=index, activation=settled)
+        index = self.background if background is None else background
+        activation = activation or self.activation
+        if activation is None and (index is not None or self.population in ("images", "image locations")):
+            activation = "softmax"
+        return replace(self, background=index, activation=activation)
 
     def scores(self, rows: npt.ArrayLike) -> FloatArray:
         """The probability of each class `(N, F)` for rows of logits; a softmax counts the background in.

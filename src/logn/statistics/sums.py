@@ -143,12 +143,12 @@ def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None) -> Floa
     return sums if whole == len(rows) else sums + _run_sums(rows[whole:], pilot, working, 1)
 
 
-def _working_type(rows: npt.NDArray[Any]) -> type:
+def _working_type(rows: npt.NDArray[Any]) -> np.dtype[Any]:
     """The precision that a batch is summed in, by its letter, since the other byte order is another type."""
-    return np.float64 if rows.dtype.char == "d" or rows.size <= SMALL_BATCH else np.float32
+    return np.dtype(np.float64 if rows.dtype.char == "d" or rows.size <= SMALL_BATCH else np.float32)
 
 
-def _run_sums(rows: npt.NDArray[Any], pilot: FloatArray | None, working: type, abreast: int) -> FloatArray:
+def _run_sums(rows: npt.NDArray[Any], pilot: FloatArray | None, working: np.dtype[Any], abreast: int) -> FloatArray:
     """The same of a number of rows that is a multiple of `abreast`, which are laid side by side."""
     width = abreast * rows.shape[1]
     sums, added = np.zeros((2, width)), np.empty((2, width), working)

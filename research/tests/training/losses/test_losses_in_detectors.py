@@ -16,7 +16,7 @@ from torch import nn
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.images import as_tensor
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold

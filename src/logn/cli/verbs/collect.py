@@ -130,8 +130,8 @@ def _read_files(
     *,
     overwrite: bool,
 ) -> tuple[ClassMoments, dict[str, Any]]:
-    """Read files of logits in bounded memory."""
-    # Several threads per product are slower on such blocks, and change the bits; NumPy reads this when it loads.
+    """Read files of logits in bounded memory, by several threads."""
+    # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.data.class_tables import read_class_names
     from logn.data.logit_files import find_shards, open_shards

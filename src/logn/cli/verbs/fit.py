@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,27 +65,29 @@ def fit(
     options.check_output(output, statistics, counts, dimensions, weights, target, deployment, overwrite=overwrite)
     _check_counts_are_used(spec, counts, target)
     moments = None if statistics is None else ClassMoments.load(statistics)
+    if moments is not None and background == "none":
+        moments.head = replace(moments.head, background=None)
     there = _read_deployment(deployment, moments)
-    place: Any = "recorded" if background is None else options.background_index(background)
+    place = options.background_index(background)
     table, notes = _read_counts(counts)
     weight, bias = read_classifier(weights, key) if weights else (None, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
         affine = catalog.fit(
-            catalog.with_threshold(spec, at),
+            catalog.parse(spec).with_options(threshold=at),
             moments=moments,
             counts=table,
             dimensions=_read_dimensions(dimensions, moments, place),
             weight=weight,
             bias=bias,
             background=place,
-            activation=activation or "recorded",
+            activation=activation,
             target=options.read_target(target),
             deployment=there,
         )
     new = None
     if moments is not None:
-        new = threshold_after(affine, moments, at, deployment=there, activation=activation or "recorded")
+        new = threshold_after(affine, moments, at, deployment=there, activation=activation)
     options.save(output, affine.save, overwrite)
     doubts = _warn([str(item.message) for item in caught], affine, moments)
     if json:

@@ -91,7 +91,7 @@ def _recommend(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
         try:
-            recommendation = recommend(moments, threshold=at, activation=activation or "recorded")
+            recommendation = recommend(moments, threshold=at, activation=activation)
             affine = recommendation.fit(moments, deployment=deployment)
             threshold = threshold_after(
                 affine, moments, at, deployment=deployment, activation=recommendation.activation

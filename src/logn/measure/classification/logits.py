@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +13,7 @@ import numpy.typing as npt
 from logn.base.arrays import FloatArray, as_rows
 from logn.data.logit_files import DEFAULT_BATCH_ROWS, as_floats, locate_array
 from logn.errors import InputError, warn
+from logn.statistics.from_files import in_order
 from logn.statistics.head import FEWEST_ROWS, SAMPLED_ROWS, Head, probability_kind
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
@@ -23,9 +22,6 @@ from logn.statistics.row_sample import default_sample_rows
 LogitMap = Any
 # Numbers of one block: enough to be quick, little enough for several threads at once.
 NUMBERS_AT_ONCE = 1 << 20
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,34 +179,6 @@ def row_outcomes(
     for _, done in in_order(logits.blocks(), work):
         progress(done)
     return outcomes
-
-
-def in_order(
-    items: Iterable[_Item], work: Callable[[_Item], _Result], threads: int | None = None
-) -> Generator[tuple[_Item, _Result]]:
-    """Do `work` on every item in a pool of threads and yield the results in the order of the items.
-
-    Only a few items are under way at a time, so that memory stays bounded.
-
-    Example:
-        >>> list(in_order([1, 2, 3], lambda number: number * 10, threads=2))
-        [(1, 10), (2, 20), (3, 30)]
-    """
-    workers = threads or min(8, os.cpu_count() or 1)
-    waiting: deque[tuple[_Item, Future[_Result]]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > workers + 1:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
 
 
 def _mapped(transform: LogitMap, block: FloatArray) -> FloatArray:

@@ -35,7 +35,7 @@ from logn.measure.comparison.method_fitting import (
 from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn, StrengthValues
 from logn.measure.detection.bootstrap import paired_differences
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import checked_inputs, with_threshold
+from logn.methods.catalog import checked_inputs, parse
 from logn.predictions.classifier import is_classifier_file
 from logn.predictions.predict import mask_maker
 from logn.predictions.store import Predictions, is_store
@@ -164,7 +164,7 @@ def compare(
 
 def _at(method: Any, settings: CompareSettings) -> Any:
     """A specification with the user's score threshold, where the method takes one, as `logn correct` fits it."""
-    return with_threshold(method, settings.at) if isinstance(method, str) else method
+    return parse(method).with_options(threshold=settings.at) if isinstance(method, str) else method
 
 
 def _strength_points(

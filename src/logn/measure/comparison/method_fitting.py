@@ -13,7 +13,7 @@ import numpy.typing as npt
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import checked_inputs, fit, needs, parse, with_threshold
+from logn.methods.catalog import Spec, checked_inputs, fit, needs, parse
 from logn.methods.recommend import RECOMMENDED
 from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
@@ -72,7 +72,7 @@ def map_for_store(
         ...
         logn.errors.InputError: The background differs: last in `other`, first in the predictions.
     """
-    if isinstance(method, str):
+    if isinstance(method, str | Spec):
         return fit_for_store(method, head, allow_mismatch=allow_mismatch, **(inputs or {}))
     if isinstance(method, ClassAffine):
         method.check_fits(head, "the predictions", what=f"`{name}`", allow_mismatch=allow_mismatch)
@@ -91,16 +91,16 @@ def strength_maps(
 
     Where the recommendation is to do nothing, it is forced.
     """
-    if RECOMMENDED not in [method.partition(":")[0] for method in methods.values() if isinstance(method, str)]:
+    if RECOMMENDED not in [parse(method).name for method in methods.values() if isinstance(method, str | Spec)]:
         return {}
 
-    def fitted(spec: str) -> ClassAffine:
+    def fitted(spec: Spec) -> ClassAffine:
         affine: ClassAffine = fit_for_store(spec, head, allow_mismatch=allow_mismatch, **inputs)
         return affine
 
-    force = ",force=true" if is_same_map(fitted(f"{RECOMMENDED}:strength=1"), None) else ""
-    specs = {strength: f"{RECOMMENDED}:strength={strength:g}{force}" for strength in STRENGTHS}
-    return {strength: (spec, fitted(with_threshold(spec, at))) for strength, spec in specs.items()}
+    force = {"force": True} if is_same_map(fitted(Spec(RECOMMENDED, {"strength": 1.0})), None) else {}
+    specs = [Spec(RECOMMENDED, {"strength": strength, **force}) for strength in STRENGTHS]
+    return {spec.options["strength"]: (str(spec), fitted(spec.with_options(threshold=at))) for spec in specs}
 
 
 def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
@@ -118,7 +118,7 @@ def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
     )
 
 
-def fit_for_store(spec: str, head: Head, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:
+def fit_for_store(spec: str | Spec, head: Head, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:
     """Fit the method that `spec` names for the logits of a store.
 
     Args:
@@ -153,7 +153,7 @@ def fit_for_store(spec: str, head: Head, *, allow_mismatch: bool = False, **inpu
     return affine
 
 
-def _fit_for_labelled_columns(spec: str, head: Head, **inputs: Any) -> ClassAffine:
+def _fit_for_labelled_columns(spec: str | Spec, head: Head, **inputs: Any) -> ClassAffine:
     """Fit a method of counts, which only the classes of the labels have: the other columns are left alone."""
     columns = head.num_classes + (head.background is not None)
     plain = Head.of_classes(head.class_names, columns, head.background, activation=head.activation)

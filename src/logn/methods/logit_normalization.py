@@ -1,4 +1,4 @@
-"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024) and Prior2Posterior (WACV 2025): one formula.
+"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024), and the formula that other methods are settings of.
 
 A softmax without a background ignores a shift that all classes share; sigmoids do not. So where the activation is not
 known, the prior is that of sigmoids: right for them, and no harm to a softmax.
@@ -7,7 +7,6 @@ known, the prior is that of sigmoids: right for them, and no harm to a softmax.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -38,8 +37,8 @@ def logit_normalization(
     eps: float = 1e-5,
     target: npt.ArrayLike | None = None,
     active: npt.ArrayLike | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
 ) -> ClassAffine:
     """Take away what each foreground class has over the lowest one: `(x_c - strength * statistic_c + margin) / std_c`.
 
@@ -63,8 +62,8 @@ def logit_normalization(
             comes on top. None for equal shares.
         active: Which columns are live, one boolean per column. The others are left alone and do not set the margin.
             By default, columns that were never seen or hardly vary are not live.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded". Only the prior depends on it.
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics. Only the prior depends on it.
 
     Example:
         >>> moments = ClassMoments(4)
@@ -122,44 +121,6 @@ def shifted_classes(
     return ClassAffine.over_foreground(
         np.where(live, 1.0 / np.asarray(divisor), 1.0), np.where(live, shift, 0.0), head, method="logn", settings=known
     )
-
-
-def prior2posterior(
-    moments: ClassMoments,
-    *,
-    strength: float = 1.0,
-    margin: Margin = "min",
-    target: npt.ArrayLike | None = None,
-    active: npt.ArrayLike | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
-) -> ClassAffine:
-    """Map `x_c` to `x_c - strength * log(p_c) + margin`, with `p_c` the model's mean probability of class c.
-
-    Where cross-entropy has converged, the mean probability over the training images is the share of the class among the
-    training labels, so this is `logit_adjustment` without counts. It is `logit_normalization` with the prior as
-    statistic and without the division; the arguments are those of that function.
-
-    Example:
-        >>> moments = ClassMoments(2)
-        >>> moments.update(np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 1.0]]))
-        >>> moments.mean_probability.round(6)
-        array([0.8, 0.2])
-        >>> prior2posterior(moments, activation="softmax").shift.round(6)
-        array([0.223144, 1.609438])
-    """
-    affine = logit_normalization(
-        moments,
-        statistic="prior",
-        strength=strength,
-        use_std=False,
-        margin=margin,
-        target=target,
-        active=active,
-        background=background,
-        activation=activation,
-    )
-    return replace(affine, method="p2p")
 
 
 def mean_probability(moments: ClassMoments, activation: str | None) -> FloatArray:
