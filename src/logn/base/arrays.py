@@ -12,9 +12,6 @@ from logn.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
-# The score threshold that a model is used with, unless the user gives another one.
-DEFAULT_AT = 0.25
-
 
 def is_torch_tensor(array: Any) -> bool:
     """Whether `array` is a torch tensor; torch is not imported to find out.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import DEFAULT_AT
+from logn.base.defaults import DEFAULT_AT
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import values_of
+from logn.base.defaults import DEFAULT_AT
 from logn.base.files import format_of, refuse_inputs, require_file
 from logn.cli import options
 from logn.cli.console import (
@@ -179,7 +179,7 @@ def _hints_of(words: Sequence[str], *, trust: bool) -> Hints:
     names = ("like", "size", "background", "activation", "class_names")
     given = {name: typed(f"--{name.replace('_', '-')}") for name in names}
     tensors, device = list(values_of(words, "--tensor")), typed("--device") or "auto"
-    return options.model_hints(**given, tensor=tensors, device=device, trust=trust)
+    return options.hints_of(**given, tensor=tensors, device=device, trust=trust)
 
 
 def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: bool) -> None:

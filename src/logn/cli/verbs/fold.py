@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.base.arrays import DEFAULT_AT
+from logn.base.defaults import DEFAULT_AT
 from logn.cli import options
 from logn.cli.console import count_of, print_json, print_note, print_text
 from logn.errors import InputError
