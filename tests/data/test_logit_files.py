@@ -5,8 +5,6 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from logn.data import logit_files as shards_module
@@ -59,24 +57,6 @@ def test_images_with_proposals_are_one_batch_each_and_cut_above_a_limit(tmp_path
     rows, batches = _read(_write(tmp_path / name, expected), batch_rows=2)
     np.testing.assert_array_equal(rows, expected.reshape(-1, 5))
     assert [len(batch) for batch in batches] == lengths
-
-
-@settings(deadline=None)
-@given(rows=st.integers(1, 60), batch_rows=st.integers(1, 20), block_bytes=st.integers(1, 400), cut=st.integers(0, 60))
-def test_reading_can_go_on_after_any_block(tmp_path_factory, rows, batch_rows, block_bytes, cut):
-    folder = tmp_path_factory.mktemp("shards")
-    expected = _logits((rows, 3))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards_module, "_BLOCK_BYTES", block_bytes)
-        for name in ("a.npy", "a.packed.npz"):
-            [shard] = open_shards([_write(folder / name, expected)])
-            blocks = list(read_blocks(shard, batch_rows=batch_rows))
-            resume = blocks[min(cut, len(blocks) - 1)].stop
-            later = list(read_blocks(shard, batch_rows=batch_rows, first_row=resume))
-            assert [block.batches for block in later] == [block.batches for block in blocks if block.start >= resume]
-            for block in later:
-                got = np.concatenate(list(block.read_batches()))
-                np.testing.assert_array_equal(got, expected[block.start : block.stop])
 
 
 def test_bfloat16_without_torch(tmp_path):

@@ -305,22 +305,19 @@ def test_every_way_to_suppress_keeps_what_the_greedy_loop_keeps(seed, proposals,
     flat, scores = made_candidates(rng, proposals, classes, share, levels)
     candidates = sort_candidates(flat, scores, classes)
     wanted = greedy(boxes, candidates)
-    in_order = np.argsort(-scores, kind="stable")
     for way in (suppression(boxes), suppression(np.repeat(boxes[:, None], classes, axis=1))):
         np.testing.assert_array_equal(way.best(candidates.proposals, candidates.labels, limit), wanted[:limit])
-        np.testing.assert_array_equal(way.all(flat, scores, classes), np.sort(in_order[wanted]))
 
 
-@pytest.mark.parametrize("constant", ["_BITS_PER_PAIR", "_MANY_PROPOSALS", "_PAIRS_AT_ONCE"])
+@pytest.mark.parametrize("constant", ["_MANY_PROPOSALS", "_PAIRS_AT_ONCE"])
 @pytest.mark.parametrize("value", [0, 10**9])
 def test_the_choice_of_the_way_does_not_show(monkeypatch, constant, value):
     monkeypatch.setattr(nms, constant, value)
     rng = np.random.default_rng(0)
     boxes = made_boxes(rng, 40, 3.0)
-    flat, scores = made_candidates(rng, 40, 5, 0.7, 20)
-    kept = suppression(boxes).all(flat, scores, 5)
-    wanted = greedy(boxes, sort_candidates(flat, scores, 5))
-    np.testing.assert_array_equal(kept, np.sort(np.argsort(-scores, kind="stable")[wanted]))
+    candidates = sort_candidates(*made_candidates(rng, 40, 5, 0.7, 20), 5)
+    kept = suppression(boxes).best(candidates.proposals, candidates.labels, 10**4)
+    np.testing.assert_array_equal(kept, greedy(boxes, candidates))
 
 
 METHODS = [None, ClassAffine([2.0, 1.0, 0.5, 1.0, 1.0], [0.0, 1.0, 0.0, -2.0, 0.0])]

@@ -43,28 +43,6 @@ def test_files_and_bytes_give_back_what_they_got(moments, tmp_path):
         assert loaded.sample.shape == moments.sample.shape
 
 
-def test_a_flipped_bit_anywhere_is_noticed(moments, tmp_path):
-    path = tmp_path / "x.safetensors"
-    moments.save(path)
-    content = path.read_bytes()
-    changed_silently = []
-    for position in range(len(content)):
-        changed = bytearray(content)
-        changed[position] ^= 0x10
-        path.write_bytes(changed)
-        try:
-            logn.ClassMoments.load(path)
-        except logn.InputError:
-            continue
-        changed_silently.append(content[position : position + 1])
-    # Only the name of the entry that holds the checksum, without which a file is read as it is, and the padding.
-    assert b"".join(changed_silently).strip() in (b"", b"checksum")
-    mean = content.index(moments.mean.tobytes())
-    path.write_bytes(content[: mean + 6] + bytes([content[mean + 6] ^ 1]) + content[mean + 7 :])
-    with pytest.raises(logn.InputError, match=r"x\.safetensors` is damaged: its checksum differs"):
-        logn.ClassMoments.load(path)
-
-
 def test_paths_and_objects_that_hold_no_statistics(moments, tmp_path):
     with pytest.raises(logn.InputError, match=r"The folder of .* does not exist"):
         moments.save(tmp_path / "nowhere" / "x.safetensors")

@@ -340,7 +340,7 @@ class LogitBlock:
 
 @checked
 def read_blocks(
-    shard: StoredArray, *, batch_rows: Annotated[int, Whole(1)] = DEFAULT_BATCH_ROWS, first_row: int = 0
+    shard: StoredArray, *, batch_rows: Annotated[int, Whole(1)] = DEFAULT_BATCH_ROWS
 ) -> Iterator[LogitBlock]:
     """Cut a shard into blocks of about 16 MB of whole batches.
 
@@ -350,7 +350,6 @@ def read_blocks(
     Args:
         shard: What `open_shards` gave.
         batch_rows: Rows of a batch when the array has two axes.
-        first_row: Where to continue, the end of an earlier block.
 
     Example:
         >>> import tempfile
@@ -361,15 +360,13 @@ def read_blocks(
         [(4, 2), (2, 2)]
     """
     whole = shard.open().reshape(-1, shard.num_columns) if shard.path.suffix == ".npz" else None
-    for batches in _block_ranges(shard, batch_rows, first_row):
+    for batches in _block_ranges(shard, batch_rows):
         yield LogitBlock(shard, batches, None if whole is None else whole[batches[0][0] : batches[-1][1]])
 
 
-def _block_ranges(shard: StoredArray, batch_rows: int, first_row: int) -> Iterator[tuple[tuple[int, int], ...]]:
+def _block_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
     block: list[tuple[int, int]] = []
     for start, stop in _batch_ranges(shard, batch_rows):
-        if start < first_row:
-            continue
         if block and (stop - block[0][0]) * shard.row_bytes > _BLOCK_BYTES:
             yield tuple(block)
             block = []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import atomic_path, check_new, format_of, read_beside, require_place, write_safetensors
+from logn.base.files import atomic_path, check_new, format_of, read_safetensors, require_place, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.data.class_names import listed
 from logn.data.dataset import ClassificationDataset
@@ -66,7 +66,7 @@ class ClassifierPredictions:
     def load(cls, path: str | os.PathLike[str]) -> ClassifierPredictions:
         """Read what `save` wrote; the logits are mapped, not read."""
         logits = locate_array(path, "logits").open()
-        tensors, text = read_beside(path, {"logits": logits}, expected_format=FORMAT, schema=SCHEMA)
+        tensors, text = read_safetensors(path, expected_format=FORMAT, schema=SCHEMA, leave=("logits",))
         try:
             head, metadata = Head.from_json(text), parse_json(text["metadata"])
             paths, labels = tuple(parse_json(tensors["paths"].tobytes())), tensors["labels"]
@@ -87,16 +87,6 @@ def is_classifier_file(source: Any) -> bool:
         (False, False)
     """
     return isinstance(source, str | os.PathLike) and Path(source).is_file() and format_of(source) == FORMAT
-
-
-def check_file(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Refuse, before any work, a path where the predictions of a classifier cannot be written."""
-    if Path(path).suffix != ".safetensors":
-        raise InputError(f"The predictions of a classifier are one file: `{path}` must end in .safetensors.")
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise InputError("The predictions of a classifier are one file: run one process, without torchrun.")
-    require_place(path)
-    check_new(path, overwrite=overwrite)
 
 
 def predict_classifier(
@@ -125,7 +115,12 @@ def predict_classifier(
     Returns:
         Number of images that were run.
     """
-    check_file(path, overwrite=overwrite)
+    if Path(path).suffix != ".safetensors":
+        raise InputError(f"The predictions of a classifier are one file: `{path}` must end in .safetensors.")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError("The predictions of a classifier are one file: run one process, without torchrun.")
+    require_place(path)
+    check_new(path, overwrite=overwrite)
     _ = model.traits  # refuses a model that does not say how its images are prepared
     head = model.head
     if head.num_columns is None or model.num_stages > 1:

@@ -87,12 +87,6 @@ class Candidates:
     min_box_size: float
     threshold: float
 
-    def all(self) -> SortedCandidates:
-        """Every candidate that suppression leaves."""
-        flat, scores = self._above(self.threshold)
-        kept = self.suppression.all(flat, scores, self.num_classes)
-        return sort_candidates(flat.take(kept), scores.take(kept), self.num_classes)
-
     def best(self, limit: int, guess: float) -> SortedCandidates:
         """The best candidates after suppression, at most `limit`.
 
@@ -209,17 +203,14 @@ class ImageDecoder:
         smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
         # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
         one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
-        limit = self.settings.max_detections
+        limit = self.settings.max_detections or proposals.logits.size
         for method, function in enumerate(self._functions):
             scores, threshold = self._framework_scores(function(image), image.factors, self.settings.score_threshold)
             if one_class_each:
                 scores = best_class_alone(scores)
             candidates = Candidates(scores, boxes, suppression, self.num_classes, smallest, threshold)
-            if limit is None:
-                kept = candidates.all()
-            else:
-                kept = candidates.best(limit, guesses.get(method, 0.0))
-                guesses[method] = 0.5 * float(kept.scores[-1]) if len(kept) >= limit else 0.0
+            kept = candidates.best(limit, guesses.get(method, 0.0))
+            guesses[method] = 0.5 * float(kept.scores[-1]) if 0 < limit <= len(kept) else 0.0
             skipped = _NOTHING
             if task.evaluated is not None:
                 chosen = task.evaluated[index - task.start].take(kept.labels)

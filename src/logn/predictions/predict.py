@@ -17,9 +17,8 @@ from logn.data.dataset import ClassificationDataset, DetectionDataset, open_data
 from logn.data.masks import encode_mask
 from logn.errors import InputError, warn
 from logn.models.hints import Hints
-from logn.models.images import as_tensor
 from logn.models.open import detector, open_model
-from logn.models.opened import BATCH, fingerprint_of, head_of
+from logn.models.opened import BATCH, fingerprint_of, head_of, prepared
 from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
 from logn.predictions.classifier import predict_classifier
 from logn.predictions.detections import Detections
@@ -197,18 +196,17 @@ def _prepared(
     source: ProposingDetector, dataset: DetectionDataset, todo: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Any]]]:
     """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
-    prepare: Callable[[npt.NDArray[np.uint8]], Any] = getattr(source, "prepare", as_tensor)
 
     def read(indices: Sequence[int]) -> list[Any]:
-        return [prepare(dataset.read_image(place)) for place in indices]
+        return prepared(source, [dataset.read_image(index) for index in indices])
 
     batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(read, batches[0]) if batches else None
+        reading = [reader.submit(read, indices) for indices in batches[:1]]
         for number, indices in enumerate(batches):
-            ready = following.result() if following else []
-            following = reader.submit(read, batches[number + 1]) if number + 1 < len(batches) else None
-            yield indices, ready
+            images = reading.pop().result()
+            reading = [reader.submit(read, following) for following in batches[number + 1 : number + 2]]
+            yield indices, images
 
 
 # From the detections of several methods to the run-length encoded masks of each.

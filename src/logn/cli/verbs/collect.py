@@ -114,7 +114,7 @@ def _read_files(
     *,
     overwrite: bool,
 ) -> tuple[ClassMoments, dict[str, Any]]:
-    """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
+    """Read files of logits in bounded memory, by several threads."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.data.logit_files import find_shards, open_shards
@@ -130,11 +130,9 @@ def _read_files(
     names = hints.names(columns, hints.background)
     head = Head(columns, names, hints.background, activation=hints.activation)
     empty = ClassMoments(head, sample_rows=SAMPLE_ROWS, mean_probability=True)
-    journal = output.with_name(output.name + ".partial")
     with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
-        moments = collect_shards(shards, empty, journal=journal, progress=advance)
+        moments = collect_shards(shards, empty, progress=advance)
     options.save(output, moments.save, overwrite)
-    journal.unlink(missing_ok=True)
     return moments, {"files": len(shards)}
 
 
