@@ -312,7 +312,7 @@ def test_what_a_detector_proposes():
 def test_a_file_is_opened_only_when_it_is_trusted_and_whole(tmp_path):
     yolo, file = ultralytics.YOLO("yolov8n.yaml"), tmp_path / "best.pt"
     yolo.save(file)
-    with pytest.raises(InputError, match=r"best.pt` is a pickle: .* pass trust=True"):
+    with pytest.raises(InputError, match=r"best.pt` is a pickle: .* pass `trust`"):
         logn.detector(file)
     opened, image = logn.detector(file, trust=True, size=128), as_tensor(PICTURES[0])
     expected = logn.detector(yolo, size=128).propose([image])[0]
