@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from logn.base.commands import HOW_IT_RUNS, command, values_of
-from logn.cli.main import VERBS, execute
+from logn.cli.main import command_line, execute
 from logn.predictions.store import Predictions
 
 pytestmark = [
@@ -21,9 +21,7 @@ pytestmark = [
 ]
 NAMES = ("cat", "dog", "cow")
 # A printed command is the end of its line.
-PRINTED = re.compile(
-    rf"(?:^|[:?] )(logn (?:{'|'.join(verb.__name__ for verbs in VERBS.values() for verb in verbs)}) .*)$", re.MULTILINE
-)
+PRINTED = re.compile(rf"(?:^|[:?] )(logn (?:{'|'.join(command_line().commands)}) .*)$", re.MULTILINE)
 ON_THE_PAGE = re.compile(r"<pre[^>]*>(.*?)</pre>", re.DOTALL)
 # The page says of names in capitals that they are to be filled in: what a comparison does not know.
 TO_FILL_IN = re.compile(r"\b(MODEL|CORRECTED|STATISTICS|COUNTS|LABELS|PREDICTIONS)\b")

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 import logn
-from logn.base.arrays import FloatArray, sigmoid
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.base.files import write_text
 from logn.methods.affine import ClassAffine
 from logn.models.open import detector as open_detector

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, FloatArray
 from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import is_torch_tensor
+from logn.base.arrays import as_numpy
+from logn.base.checks import Between, OneOf, checked
 from logn.errors import InputError
 
 
@@ -80,11 +81,13 @@ class Proposals:
         return int(self.logits.shape[1])
 
 
-NMS_KINDS = ("class-wise", "class-agnostic", "none")
-OBJECTNESS_KINDS = ("factor", "late factor", "added")
+# How detections suppress each other, and by which overlap.
+Nms = Annotated[str, OneOf("class-wise", "class-agnostic", "none")]
+Overlap = Annotated[float, Between(0, 1)]
 
 
 @dataclass(frozen=True)
+@checked
 class Postprocessing:
     """How the framework of a model makes detections of its proposals, as far as the scores do not decide it.
 
@@ -109,47 +112,21 @@ class Postprocessing:
         'none'
     """
 
-    nms: str = "class-wise"
-    nms_iou: float = 0.5
+    nms: Nms = "class-wise"
+    nms_iou: Overlap = 0.5
     multi_label: bool = True
     score_threshold: float = 1e-4
     max_detections: int | None = 300
     min_box_size: float = 1e-2
-    score_power: float = 1.0
+    score_power: Annotated[float, Between(0, above=True)] = 1.0
     clip_boxes: bool = False
-    objectness: str = "factor"
-
-    def __post_init__(self) -> None:
-        check_nms(self.nms, self.nms_iou)
-        if self.objectness not in OBJECTNESS_KINDS:
-            raise InputError(
-                f"Expected `objectness` to be one of {', '.join(OBJECTNESS_KINDS)}, but got {self.objectness!r}."
-            )
-        if not self.score_power > 0:
-            raise InputError(f"Expected `score_power` to be greater than 0, but got {self.score_power!r}.")
-
-
-def check_nms(kind: str, iou: float) -> None:
-    """Refuse an unknown kind of NMS, and an overlap outside 0 to 1.
-
-    Example:
-        >>> check_nms("soft", 0.5)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected `nms` to be one of class-wise, class-agnostic, none, but got 'soft'.
-    """
-    if kind not in NMS_KINDS:
-        raise InputError(f"Expected `nms` to be one of {', '.join(NMS_KINDS)}, but got {kind!r}.")
-    if not 0 <= iou <= 1:
-        raise InputError(f"Expected `nms_iou` to be from 0 to 1, but got {iou}.")
+    objectness: Annotated[str, OneOf("factor", "late factor", "added")] = "factor"
 
 
 def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:
     """An array as it is; lists and tensors, wherever they are, become arrays."""
-    if is_torch_tensor(values):
-        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy(force=True)
     try:
-        array = values if isinstance(values, np.ndarray) else np.asarray(values, np.float32)
+        array = as_numpy(values) if hasattr(values, "dtype") else np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"Expected `{name}` to be an array of numbers, but got {type(values).__name__}.") from error
     if array.dtype.kind not in "fiu":
@@ -180,46 +157,3 @@ def check_rows(proposals: Proposals, boxes: npt.NDArray[Any], rows: npt.NDArray[
             "The model gives other boxes than the predictions hold. Open it as `logn predict` did: the same `size` and "
             "`like`."
         )
-
-
-class ProposingDetector(Protocol):
-    """What a detector must offer to be evaluated: proposals with full logits.
-
-    Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
-    order of the category ids, whatever column of the logits they stand in.
-
-    It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
-    all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
-    `postprocessing` (a `Postprocessing`), which a store then keeps. With a mask head it has `masks(image, boxes,
-    classes, rows)`: for detections of one image, given by their boxes `(D, 4)`, foreground classes `(D,)` and the
-    proposal that each came from `(D,)`, their masks one by one, boolean `(H, W)` in pixels of the image.
-
-    Example:
-        >>> class OneBox:
-        ...     background, activation, num_classes = None, "sigmoid", 2
-        ...
-        ...     def propose(self, images):
-        ...         sizes = [image.shape[1:] for image in images]
-        ...         return [Proposals([[0, 0, 10, 10]], [[1.5, -2.0]], height, width) for height, width in sizes]
-        >>> OneBox().propose([np.zeros((3, 20, 30), np.float32)])[0].num_columns
-        2
-    """
-
-    @property
-    def background(self) -> int | None:
-        """Where the background column is: 0, -1, or None for none."""
-        ...
-
-    @property
-    def activation(self) -> str:
-        """What follows the logits: "softmax" or "sigmoid"."""
-        ...
-
-    @property
-    def num_classes(self) -> int:
-        """How many foreground classes there are."""
-        ...
-
-    def propose(self, images: Sequence[Any]) -> list[Proposals]:
-        """Proposals of each image, with boxes in pixels of the image as given."""
-        ...

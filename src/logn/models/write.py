@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from logn.base.files import check_new, put_files, refuse_inputs, staging_folder
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel, beside
+from logn.models.opened import CorrectableModel, beside
 from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | 
     more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
     if target.suffix.lower() == ".onnx":
         more.append(target.with_name(f"{target.name}.data"))  # weights in external data
-    refuse_inputs([target, *more], [*inputs, *files_of(model)])
+    refuse_inputs([target, *more], itertools.chain(inputs, files_of(model)))
     check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
@@ -41,7 +42,7 @@ def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | 
         raise InputError(f"The folder of the output, `{parent}`, is not writable; choose another.")
 
 
-def files_of(model: object) -> list[Path]:
+def files_of(model: object) -> Iterator[Path]:
     """The files of a model: itself, the weights beside an ONNX file, the Python file of a function.
 
     Example:
@@ -49,18 +50,16 @@ def files_of(model: object) -> list[Path]:
         ['models.py']
     """
     if not isinstance(model, str | os.PathLike):
-        return []
+        return
     path, (file, colon, _) = Path(model), os.fspath(model).rpartition(":")
-    if colon and file.endswith(".py"):
-        return [Path(file)]
-    if path.suffix.lower() != ".onnx" or not path.is_file():
-        return [path]
-    from logn.models.onnx.file import data_files
+    yield Path(file) if colon and file.endswith(".py") else path
+    if path.suffix.lower() == ".onnx" and path.is_file():
+        from logn.models.onnx.file import files_beside
 
-    return [path, *data_files(path)]
+        yield from files_beside(path)
 
 
-def check_suffix(source: OpenedModel, target: Path) -> None:
+def check_suffix(source: CorrectableModel, target: Path) -> None:
     """Refuse an output that is not of the model's kind of file."""
     if source.suffix and target.suffix.lower() != source.suffix:
         raise InputError(
@@ -73,7 +72,7 @@ def check_suffix(source: OpenedModel, target: Path) -> None:
 
 
 def write_model(
-    source: OpenedModel,
+    source: CorrectableModel,
     maps: Sequence[ClassAffine],
     target: Path | None,
     images: ImageFiles | None = None,
@@ -102,7 +101,7 @@ def write_model(
         return proof, () if target is None else _move(folder, target, overwrite=overwrite)
 
 
-def copy_model(source: OpenedModel, target: Path, *, overwrite: bool = False) -> tuple[Path, ...]:
+def copy_model(source: CorrectableModel, target: Path, *, overwrite: bool = False) -> tuple[Path, ...]:
     """Write a model that needs no correction as it is; a map or statistics of an earlier correction there are removed.
 
     Args:
@@ -113,7 +112,7 @@ def copy_model(source: OpenedModel, target: Path, *, overwrite: bool = False) ->
     path = Path(source.name)
     with staging_folder(target) as folder:
         source.copy(folder / target.name)
-        for data in files_of(path)[1:]:  # an ONNX file knows its weights by their names
+        for data in source.data_files:  # an ONNX file knows its weights by their names
             if not target.parent.samefile(path.parent):
                 place = folder / data.relative_to(path.parent)
                 place.parent.mkdir(parents=True, exist_ok=True)

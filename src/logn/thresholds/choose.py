@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.errors import InputError, warn
 from logn.matching.labels import other_images, read_results, truth_of_predictions
 from logn.matching.match import match_detections

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, logit, sigmoid
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, FloatArray, logit, sigmoid
 from logn.base.files import write_text
 from logn.base.strict_json import plain_values, typed_values
 from logn.base.text_table import USUAL, TextStyle, printable, write_table

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import values_of
-from logn.base.defaults import DEFAULT_AT
 from logn.base.files import format_of, refuse_inputs, require_file
 from logn.cli import options
 from logn.cli.console import (

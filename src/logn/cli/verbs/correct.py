@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import HOW_IT_RUNS, free_name
-from logn.base.defaults import DEFAULT_AT
 from logn.cli import options
 from logn.cli.console import (
     COMMAND_LINE,

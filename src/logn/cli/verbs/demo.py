@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT
 from logn.base.files import check_new
 from logn.cli import options
 from logn.cli.console import BARS, echo, print_json, print_note, print_text, progress, text_style

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import free_name
-from logn.base.defaults import DEFAULT_AT
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, print_tables, print_text
 from logn.errors import InputError, LogNWarning

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logn.base.arrays import DEFAULT_AT
 from logn.base.commands import corrected_name, free_name, kept_words
-from logn.base.defaults import DEFAULT_AT
 from logn.base.files import refuse_inputs
 from logn.cli import options
 from logn.cli.console import (

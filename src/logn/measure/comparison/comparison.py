@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT
 from logn.errors import InputError
 from logn.measure.classification.metrics import ConfusedPair, Reliability
 from logn.measure.detection.bootstrap import Interval

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.base.arrays import nan_mean, ratio
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, nan_mean, ratio
 from logn.matching.match import Floats, Index, Marks, MatchedDetections, match_detections
 from logn.matching.truth import GroundTruth, Groups, group_members, mean_per_group
 from logn.methods.sampled_scores import matching_threshold

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from logn.base.arrays import sigmoid
-from logn.base.defaults import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, sigmoid
 from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
 from logn.methods.sampled_scores import NewThreshold, is_about
