@@ -29,13 +29,14 @@ Mask = npt.NDArray[np.bool_]
 
 # A guess that is too high is lowered by these factors before the threshold itself is the level.
 _LOWERED = (1.0, 0.25, 0.0625)
+
 # Of more candidates than so many times the wanted ones the best are tried first: sorting all takes longer.
 _ENOUGH_TIMES = 8
 
 
-@dataclass(frozen=True)
-class SortedCandidates:
-    """Pairs of proposal and class by descending score; ties: by proposal, then class."""
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Pairs of proposal and class of one image by descending score; ties: by proposal, then class."""
 
     proposals: npt.NDArray[np.intp]
     labels: npt.NDArray[np.intp]
@@ -44,15 +45,15 @@ class SortedCandidates:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def take(self, positions: npt.NDArray[Any]) -> SortedCandidates:
+    def take(self, positions: npt.NDArray[Any]) -> Candidates:
         """Keep the candidates that positions or a mask name."""
-        return SortedCandidates(self.proposals[positions], self.labels[positions], self.scores[positions])
+        return Candidates(self.proposals[positions], self.labels[positions], self.scores[positions])
 
 
-_NOTHING = SortedCandidates(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
+_NOTHING = Candidates(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
 
 
-def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> SortedCandidates:
+def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: int) -> Candidates:
     """Sort candidates `proposal * num_classes + class` by their scores, which are not negative.
 
     Example:
@@ -64,66 +65,53 @@ def sort_candidates(flat: npt.NDArray[np.intp], scores: Float32, num_classes: in
     flat = (keys & LOWER_HALF).astype(np.intp)
     proposals = flat // num_classes
     ranked: Float32 = (~(keys >> HALF).astype(np.uint32)).view(np.float32)
-    return SortedCandidates(proposals, flat - proposals * num_classes, ranked)
+    return Candidates(proposals, flat - proposals * num_classes, ranked)
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """The candidates of one image under one method, those with tiny boxes left out.
+def best_candidates(
+    scores: Float32,
+    boxes: Boxes,
+    suppression: Suppression,
+    *,
+    threshold: float,
+    min_box_size: float,
+    limit: int,
+    guess: float,
+) -> Candidates:
+    """The best candidates of one image after suppression.
+
+    Of the candidates above any level, those that suppression keeps are the leading part of all that it keeps. So any
+    level will do that leaves enough: the work is that of some hundred candidates instead of ten thousand.
 
     Args:
-        scores: The scores of the method.
+        scores: `(N, F)` score of each proposal and class.
         boxes: Boxes of the proposals.
         suppression: What drops candidates that overlap better ones.
-        num_classes: Foreground classes.
-        min_box_size: Shortest side of a box that is kept.
         threshold: What scores must exceed.
+        min_box_size: Candidates with a shorter side are left out.
+        limit: How many to keep at most.
+        guess: A level that may leave enough; the result does not depend on it.
     """
-
-    scores: Float32
-    boxes: Boxes
-    suppression: Suppression
-    num_classes: int
-    min_box_size: float
-    threshold: float
-
-    def best(self, limit: int, guess: float) -> SortedCandidates:
-        """The best candidates after suppression, at most `limit`.
-
-        Of the candidates above any level, those that suppression keeps are the leading part of all that it keeps. So
-        any level will do that leaves enough: the work is that of some hundred candidates instead of ten thousand. The
-        guess, half of the last score of the image before, usually is such a level; the result does not depend on it.
-        """
-        kept = _NOTHING
-        levels = (guess * factor for factor in _LOWERED if guess * factor > self.threshold)
-        for level in (*levels, self.threshold):
-            flat, scores = self._above(level)
-            if level > self.threshold and len(flat) < limit:
-                continue
-            number = _ENOUGH_TIMES * limit
-            if number < len(flat):
-                rows = np.flatnonzero(scores >= np.partition(scores, -number)[-number])
-                kept = self._kept(flat.take(rows), scores.take(rows), limit)
-                if len(kept) >= limit:
-                    return kept
-            kept = self._kept(flat, scores, limit)
-            if len(kept) >= limit:
-                return kept
-        return kept
-
-    def _above(self, level: float) -> tuple[npt.NDArray[np.intp], Float32]:
-        flat = np.flatnonzero(self.scores > level)
-        scores: Float32 = self.scores.reshape(-1).take(flat)
-        if self.min_box_size > 0:
-            proposals = flat // self.num_classes
-            boxes = self.boxes.at(proposals, flat - proposals * self.num_classes)
-            large = (boxes[:, 2:] - boxes[:, :2] >= np.float32(self.min_box_size)).all(axis=1)
-            flat, scores = flat[large], scores[large]
-        return flat, scores
-
-    def _kept(self, flat: npt.NDArray[np.intp], scores: Float32, limit: int) -> SortedCandidates:
-        candidates = sort_candidates(flat, scores, self.num_classes)
-        return candidates.take(self.suppression.best(candidates.proposals, candidates.labels, limit))
+    num_classes = scores.shape[1]
+    candidates = _NOTHING
+    levels = [guess * factor for factor in _LOWERED if guess * factor > threshold]
+    for level in (*levels, threshold):
+        flat = np.flatnonzero(scores > level)
+        if min_box_size > 0:
+            corners = boxes.at(flat // num_classes, flat % num_classes)
+            flat = flat[(corners[:, 2:] - corners[:, :2] >= np.float32(min_box_size)).all(axis=1)]
+        if level > threshold and len(flat) < limit:
+            continue
+        parts, number = [flat], _ENOUGH_TIMES * limit
+        if number < len(flat):
+            of_level = scores.take(flat)
+            parts.insert(0, flat[of_level >= np.partition(of_level, -number)[-number]])
+        for part in parts:
+            candidates = sort_candidates(part, scores.take(part), num_classes)
+            candidates = candidates.take(suppression.best(candidates.proposals, candidates.labels, limit))
+            if len(candidates) >= limit:
+                return candidates
+    return candidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +196,15 @@ class ImageDecoder:
             scores, threshold = self._framework_scores(function(image), image.factors, self.settings.score_threshold)
             if one_class_each:
                 scores = best_class_alone(scores)
-            candidates = Candidates(scores, boxes, suppression, self.num_classes, smallest, threshold)
-            kept = candidates.best(limit, guesses.get(method, 0.0))
+            kept = best_candidates(
+                scores,
+                boxes,
+                suppression,
+                threshold=threshold,
+                min_box_size=smallest,
+                limit=limit,
+                guess=guesses.get(method, 0.0),
+            )
             guesses[method] = 0.5 * float(kept.scores[-1]) if 0 < limit <= len(kept) else 0.0
             skipped = _NOTHING
             if task.evaluated is not None:
@@ -221,7 +216,7 @@ class ImageDecoder:
                 np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
             yield decoded
 
-    def _decoded(self, index: int, kept: SortedCandidates, skipped: SortedCandidates, boxes: Boxes) -> Decoded:
+    def _decoded(self, index: int, kept: Candidates, skipped: Candidates, boxes: Boxes) -> Decoded:
         detections = Detections(
             image_index=np.full(len(kept), index, np.int32),
             labels=kept.labels.astype(np.int32),

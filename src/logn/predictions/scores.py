@@ -155,7 +155,7 @@ class ScoreFunction:
             # Adding to a logit is multiplying its exponential, and those are shared.
             self._weights = np.exp(affine.shift - affine.shift.max()).astype(np.float32)
         else:
-            self._map = lambda logits: np.add(scaled := logits * scale, shift, out=scaled)
+            self._map = lambda logits: logits * scale + shift
 
     def __call__(self, image: ImageLogits) -> Float32:
         """The scores of the foreground columns of one image, times its objectness."""
