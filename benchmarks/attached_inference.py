@@ -20,6 +20,7 @@ import torch
 from torchvision.models.detection import maskrcnn_resnet50_fpn
 
 import logn
+from logn.statistics.head import Head
 
 NAMES = ("plain", "attached", "folded")
 
@@ -37,7 +38,7 @@ def measure(classes: int, size: int, repeats: int) -> dict[str, float]:
     torch.manual_seed(0)
     models = {"plain": maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=classes).eval()}
     layer = logn.locate_logits(models["plain"])
-    identity = logn.ClassAffine.identity(classes, background=0)
+    identity = logn.ClassAffine.identity(classes, Head(background=0))
     models["attached"], models["folded"] = copy.deepcopy(models["plain"]), copy.deepcopy(models["plain"])
     logn.attach(models["attached"], layer, identity)
     logn.fold(models["folded"], layer, identity)

@@ -21,7 +21,7 @@ from torch.nn import functional
 import logn
 from logn.base.arrays import FloatArray
 from logn.methods.recommend import BALANCED_SLOPE, LITTLE_RATIO, losing_slope
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 Data = tuple[Tensor, Tensor, Tensor]
 ADDED = {"cross-entropy": 0.0, "balanced softmax": 1.0, "logit adjustment": 1.5}
@@ -79,7 +79,7 @@ def main(source: Callable[[float, int], Data]) -> None:
     for seed, imbalance, kind, loss in product(range(3), (10, 100), kinds, ADDED):
         images, labels, counts = source(imbalance, seed)
         rows = train(kind, ADDED[loss], images, labels, counts, seed)
-        moments = logn.ClassMoments(rows.shape[1], metadata=StatisticsMetadata(population="images"))
+        moments = logn.ClassMoments(Head(rows.shape[1], population="images"))
         moments.update(rows)
         found = logn.recommend(moments)
         slope = losing_slope(moments, np.ones(rows.shape[1], bool))

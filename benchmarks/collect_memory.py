@@ -36,14 +36,14 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy, logn.cli.verbs.collect
 from logn.data.logit_files import open_shards
 from logn.statistics.from_files import collect_shards
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 """
 # What `logn collect` does, with the number of threads and what is kept to choose.
 COLLECT = f"""{IMPORTS}
 output, threads, kept, *paths = sys.argv[1:]
 empty = ClassMoments(
-    1204, sample_rows=4096, mean_probability=kept == "prior", metadata=StatisticsMetadata(activation="softmax")
+    Head(1204, activation="softmax"), sample_rows=4096, mean_probability=kept == "prior"
 )
 collect_shards(open_shards(paths), empty, threads=int(threads)).save(output)
 """

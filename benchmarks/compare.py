@@ -29,8 +29,8 @@ from logn.measure.comparison.compare import CompareSettings, compare
 from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 CLASSES, PROPOSALS, BOXES, NEGATIVES, SIDE = 1203, 300, 12, 12, 640
@@ -83,7 +83,7 @@ def made_image(rng: np.random.Generator, counts: np.ndarray) -> tuple[np.ndarray
     return boxes, labels, Proposals(proposals.astype(np.float32), logits, height=SIDE, width=SIDE)
 
 
-def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[PredictionStore, Path, ClassMoments]:
+def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[Predictions, Path, ClassMoments]:
     """A store of predictions, the annotations of its images, and the statistics of its logits."""
     groups = frequency_groups(counts)
     categories = [
@@ -92,9 +92,8 @@ def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[Predictio
     ]
     listed: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    header = StoreHeader(num_columns=len(counts) + 1, background=-1)
-    metadata = StatisticsMetadata(background=-1, activation="softmax")
-    moments = ClassMoments(len(counts) + 1, sample_rows=1024, metadata=metadata)
+    header = StoreHeader(Head(len(counts) + 1, background=-1, activation="softmax"))
+    moments = ClassMoments(header.head, sample_rows=1024)
     with PredictionWriter(folder / "store", header) as writer:
         for image in range(1, images + 1):
             rng = np.random.default_rng([7, image])
@@ -119,10 +118,10 @@ def made_split(folder: Path, images: int, counts: np.ndarray) -> tuple[Predictio
                 annotations.append({**annotation, "bbox": box, "area": box[2] * box[3]})
     path = folder / "annotations.json"
     path.write_text(json.dumps({"images": listed, "annotations": annotations, "categories": categories}))
-    return PredictionStore(folder / "store"), path, moments
+    return Predictions(folder / "store"), path, moments
 
 
-def write_results(store: PredictionStore, annotations: Path, path: Path, transform: Any = None) -> None:
+def write_results(store: Predictions, annotations: Path, path: Path, transform: Any = None) -> None:
     """The detections of one method, by default of the uncorrected model, as a result file."""
     found, truth = decode(store, transform), load_ground_truth(annotations)
     boxes = np.hstack([found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]]).astype(float)
@@ -196,7 +195,7 @@ def ratios(costs: dict[str, Cost]) -> dict[str, Any]:
 
 
 def run_peers(
-    store: PredictionStore, annotations: Path, comparison: Comparison, results: Path
+    store: Predictions, annotations: Path, comparison: Comparison, results: Path
 ) -> tuple[dict[str, Cost], dict[str, float]]:
     """The cost of each peer, and the largest difference of a metric to ours."""
     hotcoco: list[Cost] = []

@@ -28,7 +28,8 @@ from logn.measure.detection.metrics import evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode_many
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 CLASSES, PROPOSALS, OBJECTS, SIDE = 1203, 300, 12, 640
 
@@ -55,12 +56,14 @@ def made_image(rng: np.random.Generator, frequency: np.ndarray) -> tuple[Proposa
     return proposals, objects, labels
 
 
-def made_store(folder: str, images: int, *, dtype: str = "float16", seed: int = 0) -> tuple[PredictionStore, dict]:
+def made_store(folder: str, images: int, *, dtype: str = "float16", seed: int = 0) -> tuple[Predictions, dict]:
     """A store of made predictions, and the annotations of its images."""
     frequency = 1.0 / np.arange(1, CLASSES + 1) ** 1.1
     frequency /= frequency.sum()
     annotations: list[dict] = []
-    with PredictionWriter(folder, StoreHeader(num_columns=CLASSES + 1, background=-1, dtype=dtype)) as writer:
+    with PredictionWriter(
+        folder, StoreHeader(Head(CLASSES + 1, background=-1, activation="softmax"), dtype=dtype)
+    ) as writer:
         for image in range(1, images + 1):
             proposals, objects, labels = made_image(np.random.default_rng([seed, image]), frequency)
             writer.append(image, proposals)
@@ -73,7 +76,7 @@ def made_store(folder: str, images: int, *, dtype: str = "float16", seed: int = 
         "categories": [{"id": number, "name": str(number)} for number in range(1, CLASSES + 1)],
         "annotations": annotations,
     }
-    return PredictionStore(folder), truth
+    return Predictions(folder), truth
 
 
 def precision(images: int, methods: list[ClassAffine | None]) -> dict[str, list[float]]:
@@ -93,11 +96,13 @@ def made_methods(count: int) -> list[ClassAffine | None]:
     methods: list[ClassAffine | None] = [None]
     for number in range(1, count):
         scale = rng.uniform(0.7, 1.4, CLASSES) if number % 2 else np.ones(CLASSES)
-        methods.append(ClassAffine.over_foreground(scale, rng.normal(0, 1, CLASSES), -1, method=f"made {number}"))
+        methods.append(
+            ClassAffine.over_foreground(scale, rng.normal(0, 1, CLASSES), Head(background=-1), method=f"made {number}")
+        )
     return methods
 
 
-def torchvision_loop(store: PredictionStore, settings: DecodeSettings) -> int:
+def torchvision_loop(store: Predictions, settings: DecodeSettings) -> int:
     """The steps of torchvision's post-processing, image by image."""
     settings = settings.resolved(store.header)
     total = 0

@@ -32,8 +32,8 @@ from logn.measure.comparison.compare import CompareSettings, compare
 from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 IMAGES = 19_809
@@ -87,9 +87,9 @@ class Split:
         """The file with the annotations of the first images."""
         return self.root / f"annotations-{images}.json"
 
-    def store(self, images: int) -> PredictionStore:
+    def store(self, images: int) -> Predictions:
         """The predictions of the first images."""
-        return PredictionStore(self.root / "store").part(np.arange(images))
+        return Predictions(self.root / "store").part(np.arange(images))
 
     def moments(self) -> ClassMoments:
         """The statistics of other images."""
@@ -98,7 +98,7 @@ class Split:
 
 def write(split: Split, images: int) -> dict[str, Any]:
     """The predictions of images that are not there yet, the annotations of all, and the statistics."""
-    header = StoreHeader(num_columns=len(split.counts) + 1, background=-1)
+    header = StoreHeader(Head(len(split.counts) + 1, background=-1, activation="softmax"))
     written, seconds, processor = 0, 0.0, 0.0
     with PredictionWriter(split.root / "store", header) as writer:
         there = writer.image_ids
@@ -110,8 +110,7 @@ def write(split: Split, images: int) -> dict[str, Any]:
                 seconds, processor = seconds + time.perf_counter() - wall, processor + time.process_time() - used
                 written += 1
     if not (split.root / "statistics.safetensors").exists():
-        metadata = StatisticsMetadata(background=-1, activation="softmax")
-        moments = ClassMoments(len(split.counts) + 1, sample_rows=1024, metadata=metadata)
+        moments = ClassMoments(Head(len(split.counts) + 1, background=-1, activation="softmax"), sample_rows=1024)
         for image in range(1, RECORDED + 1):
             moments.update(split.proposals(IMAGES + image).logits)
         moments.save(split.root / "statistics.safetensors")

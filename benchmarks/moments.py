@@ -31,13 +31,13 @@ from sklearn.preprocessing import StandardScaler
 
 import logn
 from logn.base.arrays import softmax
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 ROWS, CLASSES = 512, 1204
 TWO_PROCESSES = "ClassMoments, 2 processes"
 HALVES, CAST = "ClassMoments, float16", "NumPy's cast of float16"
 PROBABILITY, BOTH = "ClassMoments + mean probability", "the same, activation unknown"
-SOFTMAX = StatisticsMetadata(activation="softmax")
+SOFTMAX = Head(CLASSES, activation="softmax")
 Batches = list[np.ndarray]
 
 
@@ -78,7 +78,7 @@ def torch_softmax(batches: Batches) -> None:
 
 
 def class_moments_with_probability(batches: Batches) -> None:
-    moments = logn.ClassMoments(CLASSES, mean_probability=True, metadata=SOFTMAX)
+    moments = logn.ClassMoments(SOFTMAX, mean_probability=True)
     for batch in batches:
         moments.update(batch)
 
@@ -236,7 +236,7 @@ def print_probability_accuracy(sample_rows: int = 1741) -> None:
     """Of logits with LVIS's width whose classes are as frequent as 1 / rank."""
     rng = np.random.default_rng(0)
     shares = 1.0 / np.arange(1, CLASSES + 1)
-    moments = logn.ClassMoments(CLASSES, mean_probability=True, sample_rows=sample_rows, metadata=SOFTMAX)
+    moments = logn.ClassMoments(SOFTMAX, mean_probability=True, sample_rows=sample_rows)
     exact = np.zeros(CLASSES)
     for _ in range(200):
         rows = rng.normal(np.log(shares), 1.0, (ROWS, CLASSES))

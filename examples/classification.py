@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 # --- a long-tailed problem: real images of digits, 120 training images of the 0, then fewer, down to 3 of the 9
+import json
+from pathlib import Path
+
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -38,4 +41,4 @@ print(comparison.verdict("recommended"))
 np.save("test.npy", test_logits)
 np.save("test_labels.npy", test_labels)
 np.save("train.npy", train_logits)
-np.save("counts.npy", counts)
+Path("counts.json").write_text(json.dumps(counts.tolist()))

@@ -59,7 +59,7 @@ moments.save(folder / "stats.safetensors")
 affine = logn.recommend(moments).fit(moments)  # what is recommended for such a model; `logn fit` does the same
 report = logn.fold_onnx(folder / "model.onnx", affine, folder / "corrected.onnx")
 
-print(f"The map is in {report.layers}, off by {report.largest_difference:.1e} at most.")
+print(f"The map is two nodes behind {report.tensors[0]}, off by {report.largest_difference:.1e} at most.")
 
 
 def accuracy(path: Path) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.made.split import make_split
 
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 # Some scripts have tests and import each other by name; last in line, so that none of them hides a package.
@@ -25,15 +25,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def moments_of(rows, parts=1, *, sample_rows=0, mean_probability=True, nonfinite="error", **metadata):
-    """Statistics of an array of rows in so many batches, or of a list of batches; other words are their metadata."""
+def moments_of(rows, parts=1, *, sample_rows=0, mean_probability=True, nonfinite="error", head=None, **known):
+    """Statistics of an array of rows in so many batches, or of a list of batches; other words are of their head."""
     batches = rows if isinstance(rows, list) else np.array_split(rows, parts)
     moments = ClassMoments(
-        batches[0].shape[-1],
+        head or Head(batches[0].shape[-1], **known),
         sample_rows=sample_rows,
         mean_probability=mean_probability,
         nonfinite=nonfinite,
-        metadata=StatisticsMetadata(**metadata),
     )
     for batch in batches:
         moments.update(batch)

@@ -143,8 +143,8 @@ def test_uses_of_the_command_line_are_seen(code, used):
     assert list(uses_of_the_command_line(ast.parse(code))) == used
 
 
-def test_the_first_folders_need_numpy_and_safetensors_only():
-    allowed = {*sys.stdlib_module_names, "numpy", "safetensors", "logn"}
+def test_the_first_folders_need_numpy_safetensors_and_msgspec_only():
+    allowed = {*sys.stdlib_module_names, "numpy", "safetensors", "msgspec", "logn"}
     core = {path: tree for path, tree in TREES.items() if path.parts[0] in NUMPY_ONLY}
     imports = [(path, package) for path, tree in core.items() for package in top_level_packages(tree)]
     assert not [f"{path} imports {package}" for path, package in imports if package not in allowed]

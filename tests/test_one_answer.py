@@ -13,7 +13,7 @@ from logn.callbacks.mmdetection import CalibrateBeforeTest
 from logn.cli.main import execute
 from logn.measure.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
 from logn.models.preprocessing import Preprocessing
-from logn.predictions.store import StoreHeader
+from logn.statistics.head import Head
 
 CLASSES = 6
 LEVELS = np.array([0.0, -1.0, -2.0, -3.5, -4.0, -6.0])
@@ -28,7 +28,7 @@ HEADS = [
 ]
 
 
-class Head(torch.nn.Module):
+class ClassLayer(torch.nn.Module):
     """A class layer on random features, as wide as the head needs."""
 
     def __init__(self, background, spread):
@@ -50,7 +50,7 @@ class Head(torch.nn.Module):
 def case(request):
     head, background, activation, spread = request.param
     torch.manual_seed(0)
-    model = Head(background, spread).eval()
+    model = ClassLayer(background, spread).eval()
     batches = [torch.randn(200, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     layer = logn.LogitLayer("fc", background=background, activation=activation)
     with logn.record(model, layer) as moments, torch.inference_mode():
@@ -64,7 +64,7 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
     recommendation = logn.recommend(moments)
     assert recommendation.head == head
     expected = recommendation.fit(moments)
-    unchanged = logn.ClassAffine.identity(moments.num_columns, layer.background)
+    unchanged = logn.ClassAffine.identity(moments.num_columns, Head(background=layer.background))
     assert (recommendation.method == "none") == (expected == unchanged)
 
     assert logn.methods.fit("recommended", moments=moments) == expected
@@ -77,8 +77,8 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
         normalizer.partial_fit(model(batch).detach().numpy())
     assert normalizer.affine_ == expected
     columns = moments.num_columns
-    header = StoreHeader(columns, layer.background, layer.activation)
-    assert fit_for_store("recommended", header, moments=moments) == expected
+    head = Head(columns, background=layer.background, activation=layer.activation)
+    assert fit_for_store("recommended", head, moments=moments) == expected
     assert DEFAULT_METHODS[0] == "recommended"
 
     stats, out = tmp_path / "stats.safetensors", tmp_path / "affine.safetensors"

@@ -69,8 +69,8 @@ def folder(tmp_path, monkeypatch):
 def equal(one, other):
     for name in ("count", "mean", "variance", "mean_probability", "sample"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    for name in ("background", "activation", "layer", "population", "fingerprint", "unused"):
-        assert getattr(one.metadata, name) == getattr(other.metadata, name)
+    for name in ("background", "activation", "layer", "population", "source", "unused"):
+        assert getattr(one.head, name) == getattr(other.head, name)
 
 
 def collected(folder, *words):
@@ -93,7 +93,7 @@ def calibrated(name, paths):
 def test_detectors(folder, name, few, source):
     model = f"tiny_detectors:{name}"
     corrected = logn.correct(model, folder / "images", method="logn", max_images=few).moments[0]
-    assert corrected.metadata.population == POPULATIONS[name]
+    assert corrected.head.population == POPULATIONS[name]
     assert corrected.count.max() >= 100
     paths = sorted((folder / "images").iterdir())
     if few is not None:
@@ -161,6 +161,6 @@ def test_a_source_without_a_network_has_what_it_proposes(folder):
     (folder / "own_source.py").write_text(PROPOSALS_ONLY)
     moments = collected(folder, "own_source:build", "--images", "images")
     assert moments.count.tolist() == [44.0] * 3
-    assert moments.metadata.class_names == ("ant", "bee", "background")
+    assert moments.head.names == ("ant", "bee", "background")
     with pytest.raises(logn.InputError, match="`own_source:build` gives Source, which has no torch model to correct"):
         logn.correct("own_source:build", folder / "images")

@@ -90,7 +90,7 @@ def assert_equal(found, expected):
     np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-12)
     np.testing.assert_allclose(found.mean_probability, expected.mean_probability, rtol=1e-12)
     np.testing.assert_array_equal(*(moments.sample[np.lexsort(moments.sample.T)] for moments in (found, expected)))
-    assert found.metadata == expected.metadata
+    assert found.head == expected.head
 
 
 def rows_of(pictures, form, folder):
@@ -182,7 +182,7 @@ def test_a_detector(cluster, pictures, tmp_path):
     alone = logn.correct(make_detector(), paths).moments[0]
     np.testing.assert_array_equal(found.count, alone.count)
     np.testing.assert_allclose(found.mean, alone.mean, rtol=1e-5)
-    assert found.metadata == alone.metadata
+    assert found.head == alone.head
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def expected(recipe, contents):
 
 def assert_same(found, expected):
     np.testing.assert_array_equal(found.count, expected.count)
-    assert found.metadata == expected.metadata
+    assert found.head == expected.head
     # float32 of a network, whose last digits depend on the batch.
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-3)

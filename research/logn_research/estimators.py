@@ -5,6 +5,7 @@ Both take batches of logits as NumPy arrays or torch tensors, and both give a `C
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import as_rows, is_torch_tensor
 from logn.errors import InputError
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 
@@ -23,13 +24,13 @@ class MovingAverage:
     batches and cannot be merged.
 
     Args:
-        num_columns: Columns of the logits, the background included.
+        head: What the logits are, or how many columns they have.
         momentum: Weight of a new batch; 5e-5 in the official configurations.
         initial_mean: Start of the mean.
         initial_variance: Start of the variance.
         bias_correction: Remove the starting values by dividing by `1 - (1 - momentum)^batches`, as Adam does; the
             official code keeps 29 % of them in its statistics of LVIS.
-        options: Further arguments of `ClassMoments`: the row sample, the mean probability, the metadata.
+        options: Further arguments of `ClassMoments`: the row sample, the mean probability.
 
     Example:
         >>> average = MovingAverage(2, momentum=0.1)
@@ -40,7 +41,7 @@ class MovingAverage:
 
     def __init__(
         self,
-        num_columns: int,
+        head: Head | int,
         *,
         momentum: float = 5e-5,
         initial_mean: float = 0.0,
@@ -54,9 +55,9 @@ class MovingAverage:
         self.skipped_batches = 0
         self._bias_correction = bias_correction
         self._initial = np.array([[initial_mean], [initial_variance]], np.float64)
-        self._averages = np.repeat(self._initial, num_columns, axis=1)
+        self._exact = ClassMoments(head, **options)
+        self._averages = np.repeat(self._initial, self._exact.num_columns, axis=1)
         self._rows, self._batches = 0, 0
-        self._exact = ClassMoments(num_columns, **options)
 
     def update(self, logits: Any, labels: Any = None) -> None:
         """Add a batch (…, C). A batch of fewer than two rows has no variance: it is left out and counted."""
@@ -84,7 +85,7 @@ class MovingAverage:
             "m2": np.maximum(variance, 0.0) * (count - 1.0),
             "skipped": np.zeros_like(mean),
         }
-        return ClassMoments.from_arrays(arrays, _with_estimator(self._exact.metadata, "moving average"))
+        return ClassMoments.from_arrays(arrays, _with_estimator(self._exact.head, "moving average"))
 
 
 class PositiveMoments:
@@ -93,7 +94,7 @@ class PositiveMoments:
     The text has two readings: all samples of class c, or only those that the model also predicts as c.
 
     Args:
-        num_columns: Columns of the logits, the background included.
+        head: What the logits are, or how many columns they have.
         require_correct: Use only samples whose highest logit is that of their label.
         options: Further arguments of `ClassMoments`; the row sample and the mean probability are of all rows.
 
@@ -104,11 +105,11 @@ class PositiveMoments:
         (array([2.5, 1.5]), array([0.5, nan]))
     """
 
-    def __init__(self, num_columns: int, *, require_correct: bool = False, **options: Any) -> None:
+    def __init__(self, head: Head | int, *, require_correct: bool = False, **options: Any) -> None:
         self._require_correct = require_correct
         # NaN stands for the logits of other classes, which are skipped.
-        self._own = ClassMoments(num_columns, nonfinite="skip", mean_probability=False)
-        self._all = ClassMoments(num_columns, **options)
+        self._all = ClassMoments(head, **options)
+        self._own = ClassMoments(self._all.num_columns, nonfinite="skip", mean_probability=False)
 
     def update(self, logits: Any, labels: Any) -> None:
         """Add logits (…, C) and the column of each sample's label; -1 for a row that counts for no column."""
@@ -134,7 +135,7 @@ class PositiveMoments:
         arrays = self._all.to_arrays()
         arrays |= {name: own[name] for name in ("count", "mean", "m2")}
         kind = "recognised positives" if self._require_correct else "positives"
-        return ClassMoments.from_arrays(arrays, _with_estimator(self._all.metadata, kind))
+        return ClassMoments.from_arrays(arrays, _with_estimator(self._all.head, kind))
 
 
 Statistics = ClassMoments | MovingAverage | PositiveMoments
@@ -148,9 +149,8 @@ def add_batch(statistics: Statistics, logits: Any, labels: Any) -> None:
         statistics.update(logits, labels)
 
 
-def _with_estimator(metadata: StatisticsMetadata, estimator: str) -> StatisticsMetadata:
-    population = f"{metadata.population}, {estimator}" if metadata.population else estimator
-    return metadata.with_changes(population=population)
+def _with_estimator(head: Head, estimator: str) -> Head:
+    return replace(head, population=f"{head.population}, {estimator}" if head.population else estimator)
 
 
 def _as_labels(labels: Any, rows: int, num_columns: int) -> npt.NDArray[np.intp]:

@@ -21,7 +21,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint, unwrap
 from logn.models.locate import locate_logits
 from logn.models.torch.record import collect_moments
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn_research.estimators import MovingAverage
 
@@ -41,7 +41,7 @@ def load_or_collect(
     files = stage_files(path, locate_logits(runner.model).num_stages)
     if reuse and all(file.is_file() for file in files):
         moments = tuple(map(ClassMoments.load, files))
-        population = moments[0].metadata.population
+        population = moments[0].head.population
         if official and "moving average" not in (population or ""):
             raise InputError(
                 f"{files[0]} has statistics of {population}, not the authors'; give --statistics another name."
@@ -127,14 +127,15 @@ def official_statistics(
     model.eval()
     modules = find_modules(model, layer)
     columns = count_columns(model, layer)
-    metadata = StatisticsMetadata(
+    head = Head(
+        columns,
         background=layer.background,
         activation=layer.activation,
         population="sampled regions",
-        fingerprint=fingerprint(model),
+        source=fingerprint(model),
     )
     average = partial(MovingAverage, momentum=momentum) if momentum is not None else ClassMoments
-    stages: list[Any] = [average(columns, metadata=metadata) for _ in modules]
+    stages: list[Any] = [average(head) for _ in modules]
 
     def listen(stage: Any) -> Callable[..., None]:
         return lambda module, inputs, output: stage.update(output[:, :columns])

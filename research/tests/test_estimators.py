@@ -1,5 +1,7 @@
 """The paper's moving average and statistics of positives, by the worked numbers of the reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from logn_research.estimators import MovingAverage, PositiveMoments
 
 import logn
 from logn.base.arrays import softmax
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 # The toy data of the reference: momentum 0.1, two batches of two rows, start 0 and 1.
 X = np.array([[2.0, 0.5, -1.0, 3.0], [0.0, 1.5, -2.0, 4.0], [1.0, -0.5, 0.5, 2.0], [-1.0, 0.0, -3.0, 5.0]])
@@ -26,11 +28,11 @@ def average_of(*batches, **options):
 
 
 def test_moving_average_as_in_the_official_head():
-    metadata = StatisticsMetadata(population="regions", background=-1, activation="softmax")
+    metadata = Head(population="regions", background=-1, activation="softmax")
     moments = average_of(X[:2], X[2:], momentum=0.1, sample_rows=9, metadata=metadata).moments()
     np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)
-    assert moments.metadata == metadata.with_changes(population="regions, moving average")
+    assert moments.head == replace(metadata, population="regions, moving average")
     np.testing.assert_array_equal(np.sort(moments.sample, axis=0), np.sort(X.astype(np.float16), axis=0))
     np.testing.assert_allclose(moments.mean_probability, softmax(X).mean(axis=0))
     logits = logn.logit_normalization(moments, eps=0.0)(T)

@@ -20,7 +20,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import logn
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 SIDE, CELLS = 32, 16
 
@@ -149,7 +149,7 @@ def test_the_official_average_keeps_what_it_keeps_on_lvis():
 
 
 def test_a_std_relative_to_its_mean_keeps_the_size_of_logits():
-    moments = logn.ClassMoments(3, metadata=StatisticsMetadata(background=0, activation="softmax"))
+    moments = logn.ClassMoments(Head(3, background=0, activation="softmax"))
     moments.update(np.random.default_rng(0).normal([0, 1, 2], [1, 2, 6], (500, 3)))
     map_, paper = measuring.relative_std(moments), logn.logit_normalization(moments)
     size = np.sqrt(moments.variance[1:] + 1e-5).mean()

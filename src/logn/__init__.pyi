@@ -14,9 +14,9 @@ from logn.measure.comparison.compare import compare as compare
 from logn.measure.comparison.comparison import CompareSettings as CompareSettings
 from logn.measure.comparison.comparison import Comparison as Comparison
 from logn.methods.affine import ClassAffine as ClassAffine
-from logn.methods.normalization import logit_normalization as logit_normalization
-from logn.methods.normalization import prior2posterior as prior2posterior
+from logn.methods.logit_normalization import logit_normalization as logit_normalization
 from logn.methods.normalizer import LogitNormalizer as LogitNormalizer
+from logn.methods.prior2posterior import prior2posterior as prior2posterior
 from logn.methods.recommend import recommend as recommend
 from logn.models.hints import Hints as Hints
 from logn.models.layer import LogitLayer as LogitLayer
@@ -34,8 +34,9 @@ from logn.models.torch.record import record as record
 from logn.predictions.decoder import decode as decode
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.predict import predict as predict
-from logn.predictions.store import PredictionStore as PredictionStore
+from logn.predictions.store import Predictions as Predictions
 from logn.report.page import write_report as write_report
+from logn.statistics.head import Head as Head
 from logn.statistics.moments import ClassMoments as ClassMoments
 from logn.thresholds.choose import operating_points as operating_points
 from logn.thresholds.points import OperatingPoints as OperatingPoints

@@ -68,10 +68,10 @@ def collect(
     if hasattr(make_model, "state_dict") or hasattr(make_model, "propose") or not callable(make_model):
         kind = type(make_model).__name__
         raise InputError(f"Expected `make_model` to be a function that makes the model on each worker, but got {kind}.")
-    there = ray.cluster_resources()
-    cores, gpus = there.get("CPU", 1.0), gpus_per_worker
-    size = workers or max(1, int(there.get("GPU", 0) / gpus) if gpus else int(cores) - 1)
-    device = "cuda" if gpus else "cpu"
+    resources = ray.cluster_resources()
+    cores, gpus = resources.get("CPU", 1.0), resources.get("GPU", 0)
+    size = workers or max(1, int(gpus / gpus_per_worker) if gpus_per_worker else int(cores) - 1)
+    device = "cuda" if gpus_per_worker else "cpu"
     rows = dataset.map_batches(
         _Worker,
         fn_constructor_args=(make_model, Hints(like=like, device=device, **hints), image_column, batch),
@@ -81,22 +81,25 @@ def collect(
         compute=ray.data.ActorPoolStrategy(size=size),
         # Part of a core is left to read the data.
         num_cpus=min(1.0, int(1000 * max(cores - 1, cores / 2) / size) / 1000),
-        num_gpus=gpus or None,
+        num_gpus=gpus_per_worker or None,
         ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
     )
-    answers = _Answers(rows.iter_rows(), progress)
+    unreadable: list[tuple[int, str]] = []
+    parts = _block_moments(rows.iter_rows(), unreadable, progress)
     try:
-        first = next(answers, None)
+        first = next(parts, None)
         if first is None:
-            raise InputError(f"`dataset` holds no image that can be read. {answers.reason}".strip())
-        merged = ClassMoments.merge_all(itertools.chain([first], answers))
+            reason = unreadable[-1][1] if unreadable else ""
+            raise InputError(f"`dataset` holds no image that can be read. {reason}".strip())
+        merged = ClassMoments.merge_all(itertools.chain([first], parts))
     except ray.exceptions.RayActorError as error:
         raise InputError(
             f"The worker of a block died {RETRIES + 1} times: it ran out of memory, or the model's own code failed. "
             "Try a smaller `batch` or fewer `workers`."
         ) from error
-    if answers.unreadable:
-        warn(f"{answers.unreadable:,} images could not be read and were left out: {answers.reason}")
+    if unreadable:
+        count = sum(count for count, _ in unreadable)
+        warn(f"{count:,} images could not be read and were left out: {unreadable[-1][1]}")
     return merged
 
 
@@ -109,32 +112,29 @@ def _ray() -> Any:
     return ray
 
 
-class _Answers(Iterator[ClassMoments]):
-    """The statistics that workers answer, each block once, and how many images were left out."""
-
-    def __init__(self, rows: Iterable[Mapping[str, Any]], progress: Callable[[int], object]) -> None:
-        self._rows, self._progress, self._seen = iter(rows), progress, set[str]()
-        self.unreadable, self.reason = 0, ""
-
-    def __next__(self) -> ClassMoments:
-        for row in self._rows:
-            if row["error"]:
-                raise InputError(row["error"])
-            if row["images"] == 0 or row["key"] in self._seen:
-                continue
-            self._seen.add(row["key"])
-            self.unreadable, self.reason = self.unreadable + row["unreadable"], row["reason"] or self.reason
-            self._progress(int(row["images"]))
-            if row["moments"]:
-                return ClassMoments.from_bytes(row["moments"])
-        raise StopIteration
+def _block_moments(
+    rows: Iterable[Mapping[str, Any]], unreadable: list[tuple[int, str]], progress: Callable[[int], object]
+) -> Iterator[ClassMoments]:
+    """The statistics that workers answer, each block once; `unreadable` takes the images left out of each, and why."""
+    seen: set[str] = set()
+    for row in rows:
+        if row["error"]:
+            raise InputError(row["error"])
+        if row["images"] == 0 or row["key"] in seen:
+            continue
+        seen.add(row["key"])
+        if row["unreadable"]:
+            unreadable.append((row["unreadable"], row["reason"]))
+        progress(int(row["images"]))
+        if row["moments"]:
+            yield ClassMoments.from_bytes(row["moments"])
 
 
 class _BlockImages(ImageFiles):
-    """The images of a block; that some or all cannot be read is told of the whole data set."""
+    """The images of a block; the driver warns of those that cannot be read, once for the whole data set."""
 
     def finish(self) -> None:
-        """Leave it to the driver."""
+        """Neither warn nor refuse."""
 
 
 class _Worker:

@@ -24,7 +24,7 @@ from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_target
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
 from logn.statistics.diagnosis import active_classes
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 try:
@@ -234,8 +234,8 @@ class LogitNormalizedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimat
 
     def _fit_correction(self, scores: FloatArray, labels: Any, target: Any, options: Mapping[str, Any]) -> None:
         names = tuple(map(str, self.classes_))
-        metadata = StatisticsMetadata(class_names=names, activation="softmax", population="images")
-        self.moments_ = ClassMoments(len(names), sample_rows=4096, metadata=metadata)
+        head = Head(names=names, activation="softmax", population="images")
+        self.moments_ = ClassMoments(head, sample_rows=4096)
         self.moments_.update(scores)
         self.recommendation_ = recommend(self.moments_)
         counts = None if labels is None else [np.sum(labels == label) for label in self.classes_]

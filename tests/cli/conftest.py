@@ -1,6 +1,7 @@
 """Running `logn` inside the test process, with small files of logits."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -100,16 +101,16 @@ def make_files():
     """Write a store of twelve images with two boxes each, labels, statistics, counts, and logits of a classifier."""
     from logn.models.proposals import Proposals
     from logn.predictions.store import PredictionWriter, StoreHeader
-    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.head import Head
     from logn.statistics.moments import ClassMoments
 
     def make(folder, names=None):
         rng, counts = np.random.default_rng(0), [500, 40, 3]
         images, annotations = [], []
         all_names = None if names is None else (*names, "background")
-        metadata = StatisticsMetadata(class_names=all_names, background=-1, activation="softmax")
-        moments = ClassMoments(4, sample_rows=64, mean_probability=True, metadata=metadata)
-        header = StoreHeader(num_columns=4, background=-1, class_names=names)
+        metadata = Head(names=all_names, background=-1, activation="softmax")
+        moments = ClassMoments(replace(metadata, num_columns=4), sample_rows=64, mean_probability=True)
+        header = StoreHeader(Head.of_classes(names, 4, background=-1, activation="softmax"))
         with PredictionWriter(folder / "store", header) as writer:
             for image in range(1, 13):
                 labels = rng.integers(0, 3, 2)

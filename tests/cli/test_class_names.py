@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logn.methods.affine import ClassAffine
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 NAMES = ("cup", "fork", "van")
 SIGMOID = (
@@ -54,8 +54,8 @@ def names_file(files, names):
 
 
 def correction(files, names):
-    source = StatisticsMetadata(class_names=names, activation="sigmoid")
-    ClassAffine([1.0, 1.0, 1.0], [0.0, 1.0, 2.0], source=source).save(files / "map.safetensors")
+    source = Head(names=names, activation="sigmoid")
+    ClassAffine([1.0, 1.0, 1.0], [0.0, 1.0, 2.0], head=source).save(files / "map.safetensors")
     return files / "map.safetensors"
 
 

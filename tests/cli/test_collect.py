@@ -1,6 +1,5 @@
 """`logn collect` and `logn merge`: from files of logits to statistics, in real processes where it matters."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,8 +7,6 @@ import sys
 import numpy as np
 
 from logn.base.arrays import softmax
-from logn.base.files import read_safetensors
-from logn.statistics.from_files import collect_shards
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import SAMPLE_ROWS
 
@@ -30,7 +27,7 @@ def test_statistics_of_shards(run, logits, tmp_path):
     np.testing.assert_allclose(moments.mean, logits.mean(0, dtype=float), rtol=1e-6)
     np.testing.assert_allclose(moments.std, logits.astype(float).std(0, ddof=1), rtol=1e-6)
     np.testing.assert_allclose(moments.mean_probability, softmax(logits).mean(axis=0), rtol=1e-6)
-    assert (moments.metadata.background, moments.sample_rows) == (-1, SAMPLE_ROWS)
+    assert (moments.head.background, moments.sample_rows) == (-1, SAMPLE_ROWS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shards", "stats.safetensors"]
 
 
@@ -39,45 +36,29 @@ def test_a_folder_means_its_files_and_metadata_is_kept(run, logits, tmp_path):
     options = ("--background", "first", "--activation", "softmax", "--class-names", tmp_path / "names.txt")
     result = run("collect", tmp_path / "shards", "-o", tmp_path / "a.safetensors", *options)
     assert "300 rows of 3 classes and a background (first) from 3 files" in result.out
-    metadata = ClassMoments.load(tmp_path / "a.safetensors").metadata
-    assert metadata.class_names == ("background", "cup", "spoon", "fork")
+    metadata = ClassMoments.load(tmp_path / "a.safetensors").head
+    assert metadata.names == ("background", "cup", "spoon", "fork")
     assert (metadata.background, metadata.activation) == (0, "softmax")
 
 
-# `logn` in a process that stops at a call of `os.replace`, which brings the journal to its place: before or after it.
-# It says so on stdout, and goes on when stdin ends.
+# `logn` in a process that says so on stdout and waits when it gives its output its name.
 PAUSING = """
 import os, sys
 from logn.cli.main import run
-from logn.statistics.from_files import collect_shards
 
-collect_shards.__kwdefaults__ |= {"journal_seconds": 0.0, "threads": 2}
-calls, moment = int(sys.argv.pop(1)), sys.argv.pop(1)
-plain_replace = os.replace
-
-def pause():
+def pause(source, target):
     print("paused", flush=True)
     sys.stdin.read()
 
-def replace(source, target):
-    global calls
-    calls -= 1
-    if calls == 0 and moment == "before":
-        pause()
-    plain_replace(source, target)
-    if calls == 0 and moment == "after":
-        pause()
-
-os.replace = replace
+os.replace = pause
 run()
 """
 
 
-def _start_and_wait_for_journal(folder, calls, moment, output):
-    """Start a collection that waits in the middle, wherever the machine is busy, until it is sent a signal."""
-    command = [sys.executable, "-c", PAUSING, calls, moment, "collect", f"{folder}/shards", "-o", output]
+def test_interrupting_leaves_one_sentence_and_code_130(logits, tmp_path):
+    output = tmp_path / "a.safetensors"
     process = subprocess.Popen(
-        [str(part) for part in command],
+        [sys.executable, "-c", PAUSING, "collect", str(tmp_path / "shards"), "-o", str(output)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -85,61 +66,11 @@ def _start_and_wait_for_journal(folder, calls, moment, output):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline() == b"paused\n"
-    return process
-
-
-def _write_many_shards(folder):
-    (folder / "shards").mkdir()
-    random = np.random.default_rng(0)
-    for index in range(40):
-        np.save(folder / "shards" / f"{index:03}.npy", random.standard_normal((64, 50), dtype=np.float32))
-
-
-def test_a_killed_run_resumes_to_the_same_bits(run, tmp_path):
-    """SIGKILL a real process in the middle, twice, then let it finish."""
-    _write_many_shards(tmp_path)
-    whole, resumed = tmp_path / "whole.safetensors", tmp_path / "resumed.safetensors"
-    journal = tmp_path / "resumed.safetensors.partial"
-    assert run("collect", tmp_path / "shards", "-o", whole).code == 0
-
-    # Once with the journal in its place, once with a new one beside it that nobody will finish.
-    for moment, reached in (("after", 3), ("before", 5)):
-        process = _start_and_wait_for_journal(tmp_path, 3, moment, resumed)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        assert not resumed.exists()
-        _, text = read_safetensors(journal, expected_format="logn.collect-journal", schema=3)
-        assert text["rows"].count("64") == reached
-
-    assert run("collect", tmp_path / "shards", "-o", resumed).code == 0
-    _assert_bit_equal(whole, resumed)
-    assert ClassMoments.load(resumed).count.tolist() == [40 * 64] * 50
-    assert not journal.exists()
-
-
-def test_a_changed_input_is_noticed_when_resuming(refused, logits, tmp_path, monkeypatch):
-    """An error in the last shard leaves a journal; a changed first shard then may not be counted on."""
-    for name, value in (("journal_seconds", 0.0), ("threads", 1)):
-        monkeypatch.setitem(collect_shards.__kwdefaults__, name, value)
-    output = tmp_path / "a.safetensors"
-    np.save(tmp_path / "shards" / "9.npy", np.full((5, 4), np.nan))
-    arguments = ("collect", tmp_path / "shards", "-o", output)
-    assert "9.npy" in refused(*arguments)
-    os.utime(tmp_path / "shards" / "0.npy", ns=(1, 1))
-    assert "has changed since the interrupted run: delete" in refused(*arguments)
-
-
-def test_interrupting_leaves_one_sentence_and_code_130(tmp_path):
-    _write_many_shards(tmp_path)
-    output = tmp_path / "a.safetensors"
-    process = _start_and_wait_for_journal(tmp_path, 1, "after", output)
     process.send_signal(signal.SIGINT)
     process.wait()  # before stdin is closed, which would let it go on
     _, errors = process.communicate()
     assert (process.returncode, errors.decode()) == (130, "Error: Interrupted.\n")
-    assert not output.exists()
-    assert (tmp_path / "a.safetensors.partial").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shards"]
 
 
 def test_merging_equals_one_run(run, logits, tmp_path):

@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from logn.base.strict_json import with_checksum
-from logn.data.annotations import fingerprint_images
 from logn.data.class_counts import ClassCounts
+from logn.data.coco import LabelledImage
+from logn.data.labels import fingerprint_images
 from logn.errors import LogNWarning
 from logn.measure.comparison.compare import compare as compare_in_python
 from logn.measure.comparison.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_json_and_files_agree(files, run):
 
 def test_a_saved_correction_is_a_method_unless_it_is_of_another_model(files, run, refused):
     for activation in ("softmax", "sigmoid"):
-        source = StatisticsMetadata(background=-1, activation=activation)
-        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], -1, method="mine", source=source)
+        head = Head(background=-1, activation=activation)
+        affine = ClassAffine.over_foreground(np.ones(3), [0.0, 1.0, 2.0], head, method="mine")
         affine.save(f"{activation}.safetensors")
     result = run(*words("--methods", "logn,softmax.safetensors", "--json")).json
     assert [method["name"] for method in result["rows"]] == ["none", "logn", "softmax.safetensors"]
@@ -140,18 +140,18 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(files, refused, line, se
 
 def test_another_split_with_the_same_ids_is_noticed(files, run):
     """Ids count from 1 in many a split, so they alone do not tell whose annotations these are."""
-    names = [(image, (f"test/{image}.jpg",)) for image in range(1, 13)]
-    header = files / "store" / "part-00000" / "header.json"
+    images = [LabelledImage(number, f"test/{number}.jpg") for number in range(1, 13)]
+    header = files / "store" / "header.json"
 
-    def record(images):
-        content = json.loads(header.read_text()) | {"metadata": {"images": images, "data": "test.json"}}
-        content.pop("checksum")
-        header.write_text(json.dumps(with_checksum(content)))
+    def record(fingerprint):
+        content = json.loads(header.read_text())
+        content["header"]["metadata"] = {"images": fingerprint, "data": "test.json"}
+        header.write_text(json.dumps(content))
 
     def name_images(split):
         change_annotations(lambda gt: [image.update(file_name=f"{split}/{image['id']}.jpg") for image in gt["images"]])
 
-    record(fingerprint_images(names))
+    record(fingerprint_images(images))
 
     name_images("test")
     assert run("compare", "store", "-d", "gt.json", "--json").json["notes"] == []

@@ -5,15 +5,14 @@ import sys
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.made.onnx_graphs import run_graph
 
 import logn
 from logn.errors import LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.models.onnx.file import exposing
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,8 +38,7 @@ def model(save_onnx, tmp_path):
 
 
 def logits(path, pixels):
-    session = onnxruntime.InferenceSession(exposing(onnx.load(str(path)), ["z"]).SerializeToString())
-    return session.run(["z"], {"x": pixels})[0]
+    return run_graph(path, {"x": pixels}, "z")
 
 
 def left_in(folder):
@@ -60,7 +58,6 @@ def test_an_onnx_file(run, tmp_path, model, images):
     pixels = np.random.default_rng(3).random((2, 3, 16, 16), np.float32)
     np.testing.assert_allclose(logits(out, pixels), affine(logits(model, pixels), axis=1), atol=1e-4)
     before, after = (onnx.load(str(path)).graph for path in (model, out))
-    assert [node.op_type for node in before.node] == [node.op_type for node in after.node]
     for kind in ("input", "output"):
         assert [str(value) for value in getattr(before, kind)] == [str(value) for value in getattr(after, kind)]
     moments = ClassMoments.load(tmp_path / "corrected.statistics.safetensors")

@@ -1,12 +1,13 @@
 """`logn inspect`: the tables, the sentences, the recommendation, the figure, and what programs read."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from logn.errors import LogNWarning
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 
@@ -14,7 +15,7 @@ from logn.statistics.moments import ClassMoments
 def stats(tmp_path):
     """Statistics of forty classes whose means fall with their counts, one of them dead."""
     names = (*(f"class[{index}]" for index in range(40)), "background")
-    moments = ClassMoments(41, nonfinite="skip", metadata=StatisticsMetadata(background=-1, class_names=names))
+    moments = ClassMoments(Head(41, background=-1, names=names), nonfinite="skip")
     rows = np.random.default_rng(0).standard_normal((60, 41)) * 0.5 + np.append(-np.arange(40) / 5, 9)
     rows[:, 3] = 1.0
     rows[0, 5] = np.nan
@@ -46,7 +47,7 @@ def test_what_programs_read(run, stats, tmp_path):
     assert result["dead"] == ["class[3]"]
     assert result["groups"][0] == "f"
     assert result["rank_correlation_with_count"]["mean"] > 0.9
-    assert result["metadata"]["background"] == -1
+    assert result["head"]["background"] == -1
     assert (tmp_path / "p.png").exists()
 
 
@@ -59,8 +60,8 @@ def test_classes_never_seen_become_null(run, tmp_path):
 @pytest.fixture
 def with_rows(tmp_path):
     """Statistics with a row sample, background first."""
-    metadata = StatisticsMetadata(background=0, activation="softmax")
-    moments = ClassMoments(21, sample_rows=500, mean_probability=True, metadata=metadata)
+    metadata = Head(background=0, activation="softmax")
+    moments = ClassMoments(replace(metadata, num_columns=21), sample_rows=500, mean_probability=True)
     mean, std = np.append(5, -np.arange(20) / 6), np.append(1, 1.5 - np.arange(20) / 20)
     moments.update(np.random.default_rng(0).standard_normal((800, 21)) * std + mean)
     moments.save(tmp_path / "rows.safetensors")

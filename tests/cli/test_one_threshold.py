@@ -155,18 +155,18 @@ def test_deployment_statistics_of_another_model_are_refused(run, tmp_path):
     rows = np.random.default_rng(0).normal(-3, 1, (400, 3)) - np.arange(3)
 
     def saved(name, columns=3, **metadata):
-        from logn.statistics.metadata import StatisticsMetadata
+        from logn.statistics.head import Head
 
-        known = {"activation": "sigmoid", "fingerprint": "onnx:1", "class_names": tuple("abc"[:columns])} | metadata
-        moments = ClassMoments(columns, sample_rows=500, metadata=StatisticsMetadata(**known))
+        known = {"activation": "sigmoid", "source": "onnx:1", "names": tuple("abc"[:columns])} | metadata
+        moments = ClassMoments(Head(columns, **known), sample_rows=500)
         moments.update(rows[:, :columns])
         moments.save(tmp_path / name)
         return tmp_path / name
 
     train = saved("train.safetensors")
     others = {
-        saved("a.safetensors", fingerprint="onnx:2"): "are of another model",
-        saved("b.safetensors", class_names=("a", "b", "d")): "differ in class names",
+        saved("a.safetensors", source="onnx:2"): "are of another model",
+        saved("b.safetensors", names=("a", "b", "d")): "differ in class names",
         saved("c.safetensors", columns=2): "have 2 columns, but those of training 3",
     }
     for path, words in others.items():

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from logn.methods.affine import ClassAffine
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
 
 NAMES = ("cat", "dog", "cow")
@@ -45,7 +45,7 @@ def test_from_images_to_a_corrected_file(run, refused, tmp_path, model, images):
     assert (collected.json["layer"], collected.json["activation"]) == ("z", "softmax")
     assert run("fit", stats, "--method", "logn", "-o", affine).code == 0
     folded = run("fold", model, affine, "-o", output)
-    assert "the correction is in `w`" in folded.out
+    assert "two nodes behind `z`" in folded.out
     assert "Proven on 1 row of logits at `z`" in folded.out
     with pytest.MonkeyPatch.context() as terminal:
         terminal.setenv("COLUMNS", "80")
@@ -53,7 +53,7 @@ def test_from_images_to_a_corrected_file(run, refused, tmp_path, model, images):
     assert " ".join(narrow.split()) == " ".join(folded.out.split())
     assert all(len(line) <= 80 for line in narrow.splitlines() if " " in line)
     again = run("fold", model, affine, "-o", output, "--overwrite", "--json").json
-    assert (again["way"], again["layers"], again["tensors"]) == ("weights", ["w"], ["z"])
+    assert again["tensors"] == ["z"]
     assert again["largest_difference"] < 1e-4
     assert run("collect", output, *collect, "--tensor", "y").code == 0
     moments = ClassMoments.load(stats)
@@ -84,7 +84,7 @@ def test_a_preset_says_the_background_and_the_activation_too(run, save_onnx, tmp
     assert "3 classes and a background (last)" in done.out
     assert "Read at `logits`, before softmax." in done.out
     assert run("collect", path, "--like", "rtdetr", "--images", images, "-o", stats, "--overwrite").code == 0
-    metadata = ClassMoments.load(stats).metadata
+    metadata = ClassMoments.load(stats).head
     assert (metadata.activation, metadata.background) == ("sigmoid", None)
 
 
@@ -120,9 +120,9 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
     names = ("--class-names", tmp_path / "names.txt")
     done = run("predict", tmp_path / "m.onnx", "--like", "yolox", *names, "-d", labels, "-o", store)
     assert (done.code, "2 of 2 images" in done.out) == (0, True)
-    header = PredictionStore(store).header
-    assert (header.class_names, header.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
-    assert PredictionStore(store).num_proposals == 2 * (16 + 4 + 1)
+    header = Predictions(store).header
+    assert (header.class_names, header.head.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
+    assert Predictions(store).num_proposals == 2 * (16 + 4 + 1)
     measured = run("compare", store, "-d", labels, "--json").json
     assert 0 <= measured["rows"][0]["values"]["AP"] <= 1
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from logn.base.commands import HOW_IT_RUNS, command, values_of
 from logn.cli.main import VERBS, execute
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -187,7 +187,7 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     done = run(*words, "--class-names", "names.txt")
     assert done.code == 0
     assert "2 of the 3 classes of the model are in the labels" in done.err
-    assert PredictionStore("predictions").header.class_names == NAMES
+    assert Predictions("predictions").header.class_names == NAMES
     Path("four.txt").write_text("a\nb\nc\nd")
     assert "names 4 classes, but the logits have 3 columns" in refused(*words, "--class-names", "four.txt")
 

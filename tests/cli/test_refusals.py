@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from logn.methods.affine import ClassAffine
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 TEXTS = {
@@ -44,7 +44,7 @@ def folder(stats, tmp_path, monkeypatch):
     for name, array in ARRAYS.items():
         np.save(name, array)
     for name, columns, population in (("anchors", 4, "anchors"), ("queries", 4, "queries"), ("nine", 9, "anchors")):
-        moments = ClassMoments(columns, metadata=StatisticsMetadata(population=population))
+        moments = ClassMoments(Head(columns, population=population))
         moments.update(np.zeros((3, columns)))
         moments.save(f"{name}.safetensors")
     os.symlink("anchors.safetensors", "soft.safetensors")
@@ -75,8 +75,8 @@ REFUSED = [
     ("collect shards --class-names mapping.json -o new.safetensors", "is not a list of class names"),
     ("collect shards --class-names table.csv -o new.safetensors", "is a table"),
     # Left out, an empty name would leave as many names as there are classes beside the background.
-    ("collect shards --background last --class-names gap.json -o new.safetensors", "Name 1 of"),
-    ("collect shards --background last --class-names gap.txt -o new.safetensors", "Name 2 of"),
+    ("collect shards --background last --class-names gap.json -o new.safetensors", "Name 1"),
+    ("collect shards --background last --class-names gap.txt -o new.safetensors", "Name 2"),
     ("collect shards/0.npy -o shards/0.npy", INPUT),
     ("collect shards/1.npy -o shards/0.npy", EXISTS),
     ("collect shards/0.npy -o weights.safetensors", EXISTS),

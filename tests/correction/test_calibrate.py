@@ -139,7 +139,7 @@ def test_an_unknown_activation_is_a_softmax_on_every_route():
     for model, layer in routes:
         calibration = calibrate(model, [torch.rand(300, 3, 2, 2)], layer=layer, force=True)
         calibration.handle.remove()
-        assert calibration.affine.source.activation == "softmax"
+        assert calibration.affine.head.activation == "softmax"
 
 
 def test_a_forward_function_takes_any_batch():
@@ -261,7 +261,7 @@ def test_the_path_of_a_layer_is_enough(model):
     affine, images = logn.ClassAffine(np.full(6, 2.0), np.arange(6.0)), torch.rand(8, 4)
     with logn.record(model, "2") as moments, torch.inference_mode():
         plain = model(images)
-    assert moments.metadata.layer == "2"
+    assert moments.head.layer == "2"
     with logn.attach(model, "2", affine), torch.inference_mode():
         torch.testing.assert_close(model(images), affine(plain))
     logn.fold(model, "2", affine)
@@ -276,7 +276,7 @@ def test_the_path_of_a_known_layer_brings_what_its_framework_says(model):
     model.logit_layer = LogitLayer("2", background=0, activation="softmax")
     with logn.record(model, "2") as moments, torch.inference_mode():
         model(torch.rand(8, 4))
-    assert (moments.metadata.background, moments.metadata.activation) == (0, "softmax")
+    assert (moments.head.background, moments.head.activation) == (0, "softmax")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

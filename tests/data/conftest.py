@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.made.labels import SIZES, THINGS, coco_content, write_images, write_voc, write_yolo
+from tests.made.labels import SIZES, THINGS, coco_content, write_images, write_yolo
 
 
 @pytest.fixture
@@ -13,5 +13,4 @@ def forms(tmp_path):
     coco = tmp_path / "coco" / "val.json"
     write_images(coco.parent, SIZES)
     coco.write_text(json.dumps(coco_content(SIZES, THINGS)))
-    yolo, voc = write_yolo(tmp_path / "yolo", SIZES, THINGS), write_voc(tmp_path / "voc", SIZES, THINGS)
-    return SimpleNamespace(coco=coco, yolo=yolo, voc=voc)
+    return SimpleNamespace(coco=coco, yolo=write_yolo(tmp_path / "yolo", SIZES, THINGS))

@@ -120,7 +120,7 @@ def test_the_partitions_of_many_machines_merge_to_what_one_process_gives(monkeyp
     merged = logn.ClassMoments.from_bytes(recipe.merged(recipe.merged(parts[0], parts[1]), parts[2]))
     whole = logn.ClassMoments.from_bytes(recipe.statistics_of(contents))
     assert merged.count.tolist() == [7.0] * 6
-    assert merged.metadata == whole.metadata
+    assert merged.head == whole.head
     np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-12)
     np.testing.assert_allclose(merged.variance, whole.variance, rtol=1e-12)
     # The same rows in another order, as their keys come from their batches.

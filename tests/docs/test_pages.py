@@ -287,7 +287,7 @@ def check(name, names):
             np.testing.assert_allclose(names["affine"].shift, shift, atol=0.1)
         case "measure":
             assert logn.Comparison.load("my-comparison") == names["comparison"]
-            assert len(logn.PredictionStore("my-predictions")) == 6
+            assert len(logn.Predictions("my-predictions")) == 6
         case "tutorial":
             assert names["kept"].shape == names["detections"].scores.shape
         case "pytorch":

@@ -18,6 +18,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.layer import count_columns, find_modules
 from logn.models.locate import locate_logits
 from logn.models.torch.fold import fold
+from logn.statistics.head import Head
 
 os.environ.setdefault("YOLO_OFFLINE", "true")
 os.environ.setdefault("YOLO_AUTOINSTALL", "false")
@@ -102,7 +103,7 @@ def pair(request):
     scale, shift = generator.uniform(0.5, 2.0, columns), generator.normal(size=columns)
     if layer.background is not None:
         scale[layer.background], shift[layer.background] = 1.0, 0.0
-    affine = ClassAffine(scale, shift, layer.background)
+    affine = ClassAffine(scale, shift, head=Head(background=layer.background))
     copied = copy.deepcopy(model)
     fold(copied, layer, affine)
     corrected = network_of(copied).eval()

@@ -1,4 +1,4 @@
-"""One small data set in every form: made once as COCO content, written as YOLO and VOC trees by hand."""
+"""One small data set in two forms: made once as COCO content, written as a YOLO tree by hand."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ NAMES = ("cat", "dog", "traffic light")
 
 @dataclass(frozen=True)
 class Thing:
-    """One object: class, corners in whole pixels, and whether it is difficult."""
+    """One object: class, corners in whole pixels, and whether it is a crowd."""
 
     label: int
     left: int
     top: int
     right: int
     bottom: int
-    difficult: bool = False
+    crowd: bool = False
 
 
 def write_images(folder, sizes):
@@ -37,7 +37,7 @@ def coco_content(sizes, things, names=NAMES):
             width, height = thing.right - thing.left, thing.bottom - thing.top
             box = {"bbox": [thing.left, thing.top, width, height], "area": width * height}
             place = {"id": len(annotations) + 1, "image_id": number, "category_id": thing.label + 1}
-            annotations.append({**place, **box, "iscrowd": int(thing.difficult)})
+            annotations.append({**place, **box, "iscrowd": int(thing.crowd)})
     categories = [{"id": number, "name": name} for number, name in enumerate(names, start=1)]
     return {"images": images, "categories": categories, "annotations": annotations}
 
@@ -60,29 +60,6 @@ def write_yolo(root, sizes, things, names=NAMES):
     head = [f"path: {root}", "train: images/val", "val: images/val", "names:"]
     (root / "data.yaml").write_text("\n".join([*head, *lines, ""]))
     return root / "data.yaml"
-
-
-def voc_xml(stem, size, things, names=NAMES):
-    objects = "".join(
-        f"<object><name>{names[thing.label]}</name><difficult>{int(thing.difficult)}</difficult><bndbox>"
-        f"<xmin>{thing.left + 1}</xmin><ymin>{thing.top + 1}</ymin><xmax>{thing.right}</xmax>"
-        f"<ymax>{thing.bottom}</ymax>"
-        "</bndbox></object>"
-        for thing in things
-    )
-    return (
-        f"<annotation><filename>{stem}.png</filename><size><width>{size[0]}</width><height>{size[1]}</height>"
-        f"<depth>3</depth></size>{objects}</annotation>"
-    )
-
-
-def write_voc(root, sizes, things, names=NAMES):
-    """A tree as the development kit of VOC has it, without lists."""
-    write_images(root / "JPEGImages", sizes)
-    (root / "Annotations").mkdir(parents=True)
-    for stem, size in sizes.items():
-        (root / "Annotations" / f"{stem}.xml").write_text(voc_xml(stem, size, things.get(stem, ()), names))
-    return root
 
 
 SIZES = {"a": (60, 40), "b": (32, 64), "empty": (20, 20)}

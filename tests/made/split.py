@@ -8,8 +8,8 @@ import numpy as np
 
 from logn.data.class_counts import ClassCounts
 from logn.models.proposals import Proposals
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 COUNTS = np.array([900, 400, 200, 90, 60, 30, 12, 8, 4, 2])
@@ -28,7 +28,7 @@ class MadeSplit:
 
     @property
     def store(self):
-        return PredictionStore(self.folder / "store")
+        return Predictions(self.folder / "store")
 
     @property
     def annotations(self):
@@ -53,19 +53,32 @@ def made_image(rng, activation):
     return boxes, labels, Proposals(proposals.astype(np.float32), logits.astype(np.float32), SIDE, SIDE)
 
 
+def store_header(
+    num_columns,
+    *,
+    background=None,
+    activation="softmax",
+    class_names=None,
+    class_columns=None,
+    objectness=False,
+    source=None,
+    **rest,
+):
+    """A header of a store from words about its head and about the rest."""
+    known = {"activation": activation, "objectness": objectness, "source": source}
+    return StoreHeader(Head.of_classes(class_names, num_columns, background, class_columns, **known), **rest)
+
+
 def make_split(folder, *, activation="softmax", images=40, seed=0, dtype="float32"):
     rng = np.random.default_rng(seed)
     columns = len(COUNTS) + (activation == "softmax")
     background = -1 if activation == "softmax" else None
     header = StoreHeader(
-        num_columns=columns,
-        background=background,
-        activation=activation,
+        Head.of_classes(NAMES, columns, background=background, activation=activation),
         dtype=dtype,
-        class_names=NAMES,
         category_ids=tuple(range(1, len(COUNTS) + 1)),
     )
-    moments = ClassMoments(columns, metadata=StatisticsMetadata(background=background, activation=activation))
+    moments = ClassMoments(Head(columns, background=background, activation=activation))
     listed, annotations = [], []
     with PredictionWriter(folder / "store", header) as writer:
         for image in range(1, images + 1):

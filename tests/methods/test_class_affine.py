@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
 import logn
+from logn.statistics.head import Head
 
 CLASSES = 5
 SCALES = hnp.arrays(np.float64, CLASSES, elements=st.floats(0.05, 20.0))
@@ -71,9 +72,9 @@ def test_tensors_come_back_in_their_precision_and_pass_gradients(name):
 
 
 def test_maps_of_other_backgrounds_are_not_equal():
-    first, last = (logn.ClassAffine.identity(3, background=background) for background in (0, -1))
+    first, last = (logn.ClassAffine.identity(3, Head(background=background)) for background in (0, -1))
     assert first != last
-    assert first == logn.ClassAffine(np.ones(3), np.zeros(3), 0, method="otherwise made")
+    assert first == logn.ClassAffine(np.ones(3), np.zeros(3), head=Head(background=0), method="otherwise made")
 
 
 def test_the_parts_cannot_be_changed():
@@ -98,7 +99,7 @@ def test_the_parts_cannot_be_changed():
         (lambda: IDENTITY(np.float64(1.0)), "3 columns on axis -1"),
         (lambda: IDENTITY(np.ones((2, 3)), axis=2), "3 columns on axis 2"),
         (lambda: IDENTITY(np.ones((2, 3), int)), "floating point"),
-        (lambda: IDENTITY.then(logn.ClassAffine.identity(3, -1)), "3 columns with background None"),
+        (lambda: IDENTITY.then(logn.ClassAffine.identity(3, Head(background=-1))), "3 columns with background None"),
         (lambda: IDENTITY.then(logn.ClassAffine.identity(4)), "but got 4 with None"),
     ],
 )
@@ -115,13 +116,13 @@ def test_files_that_are_no_map(tmp_path):
     ):
         logn.ClassAffine.load(path)
     save_file({}, path, metadata={"format": "logn.affine", "schema": "9"})
-    with pytest.raises(logn.InputError, match="has schema 9, but this version of LogN reads 2"):
+    with pytest.raises(logn.InputError, match="has schema 9, but this version of LogN reads 3"):
         logn.ClassAffine.load(path)
-    head = {"format": "logn.affine", "schema": "2", "background": "null", "method": "", "settings": "{}"}
+    head = {"format": "logn.affine", "schema": "3", "method": "", "settings": "{}", "head": "null"}
     for tensors, words in (
         ({}, "'shift' is missing"),
         ({"shift": np.full(2, np.nan)}, "Expected `shift` to be finite"),
     ):
-        save_file({"scale": np.ones(2), **tensors}, path, metadata={**head, "source": "null"})
+        save_file({"scale": np.ones(2), **tensors}, path, metadata=head)
         with pytest.raises(logn.InputError, match=f"is not a valid map: {words}"):
             logn.ClassAffine.load(path)

@@ -5,7 +5,7 @@ import pytest
 
 import logn
 from logn.methods.deployment_mix import estimate_prior
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 TRAINING = np.array([0.6, 0.25, 0.1, 0.05])
 DEPLOYED = np.array([0.2, 0.2, 0.3, 0.3])
@@ -82,11 +82,11 @@ def test_sigmoids_have_a_share_each_and_a_background_is_a_class():
     logits = 4 * (2 * present - 1) + rng.normal(size=(8000, 2))
     prior = np.array([0.2, 0.4])
     calibrated = 8 * (logits / 4 * 2) + np.log(prior / (1 - prior))
-    moments = logn.ClassMoments(2, metadata=StatisticsMetadata(activation="sigmoid"))
+    moments = logn.ClassMoments(Head(2, activation="sigmoid"))
     moments.update(np.where(rng.random((4000, 2)) < prior, 50.0, -50.0))
     found = estimate_prior(calibrated, moments, num_bootstrap=20)
     np.testing.assert_allclose(found.shares, [0.5, 0.1], atol=0.02)
-    with_background = logn.ClassMoments(4, sample_rows=4000, metadata=StatisticsMetadata(background=0))
+    with_background = logn.ClassMoments(Head(4, background=0), sample_rows=4000)
     with_background.update(draw(TRAINING, 4000, 3))
     mix = estimate_prior(draw(DEPLOYED, 20_000, 4), with_background, num_bootstrap=20)
     np.testing.assert_allclose(mix.shares, DEPLOYED, atol=0.02)

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 import logn
 from logn.errors import InputError, LogNWarning
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 TRAIN = np.random.default_rng(0).normal([3.0, 0.0, -4.0, 1.0], [2.0, 1.0, 0.5, 1.0], size=(400, 4))
 TEST = np.random.default_rng(1).normal(size=(7, 4))
@@ -30,7 +30,7 @@ TEST = np.random.default_rng(1).normal(size=(7, 4))
     ],
 )
 def test_it_gives_what_the_function_gives(method, options, about):
-    moments = logn.ClassMoments(4, sample_rows=4096, metadata=StatisticsMetadata(**about))
+    moments = logn.ClassMoments(Head(4, **about), sample_rows=4096)
     moments.update(TRAIN)
     expected = logn.methods.fit(method, moments, **options)
     normalizer = logn.LogitNormalizer(method, **options, **about).fit(TRAIN)

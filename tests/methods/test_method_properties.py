@@ -1,5 +1,7 @@
 """What must hold for every method whatever the numbers are, and what methods refuse."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -10,6 +12,7 @@ from tests.conftest import moments_of
 import logn
 from logn.base.arrays import softmax
 from logn.data.fractal_dimensions import fractal_dimension
+from logn.statistics.head import Head
 
 ELEMENTS = st.floats(-20, 20)
 CLASSES = 4
@@ -141,7 +144,7 @@ def test_columns_that_are_recorded_as_unused_are_dead():
 def test_a_recorded_background_is_the_default():
     moments = moments_of(rows_with([0.0] * 4, rows=20), background=-1)
     assert logn.logit_normalization(moments) == logn.logit_normalization(moments, background=-1)
-    assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=None)
+    assert logn.logit_normalization(moments) != logn.logit_normalization(moments, background=0)
 
 
 SHARES = [
@@ -266,7 +269,7 @@ def test_a_prior_of_strength_0_without_a_margin_changes_nothing(rows, activation
     assume(well_spread(rows))
     moments = moments_of(rows, activation=activation, background=background)
     affine = logn.prior2posterior(moments, strength=0.0, margin=0.0)
-    assert affine == logn.ClassAffine.identity(CLASSES, background)
+    assert affine == logn.ClassAffine.identity(CLASSES, Head(background=background))
 
 
 @given(rows=ROWS, common=st.floats(-5, 5), strength=STRENGTHS)
@@ -291,10 +294,10 @@ def test_at_full_strength_the_classes_come_closer_to_equal():
 
 
 def test_the_map_says_what_it_was_made_for_and_leaves_the_statistics(tmp_path):
-    moments = moments_of(long_tailed(50), background=-1, fingerprint="ab12")
+    moments = moments_of(long_tailed(50), background=-1, source="torch:ab12")
     before = moments.to_bytes()
     affine = logn.prior2posterior(moments, target=[1, 2, 3])
-    assert affine.source == moments.metadata.with_changes(activation="softmax")
+    assert affine.head == replace(moments.head, activation="softmax")
     affine.save(tmp_path / "map.safetensors")
     assert logn.ClassAffine.load(tmp_path / "map.safetensors").settings == affine.settings
     assert moments.to_bytes() == before

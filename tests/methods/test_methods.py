@@ -9,14 +9,20 @@ from tests.conftest import moments_of
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.measure.comparison.method_fitting import fit_for_store
+from logn.methods import (
+    inverse_image_frequency,
+    logit_adjustment,
+    logit_normalization,
+    norcal,
+    prior2posterior,
+    tau_norm,
+    temperature,
+)
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import METHODS, checked_inputs, fit, needs, parse
 from logn.methods.fracal import fracal
-from logn.methods.normalization import logit_normalization, prior2posterior
 from logn.methods.recommend import recommend
-from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
-from logn.predictions.store import StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 # The shared toy data of the reference: three classes, then the background.
@@ -29,11 +35,11 @@ DIMENSIONS = [1.8, 1.0, 1.0]
 @pytest.fixture
 def moments():
     names = ("cup", "spoon", "fork", "background")
-    return moments_of(LOGITS, background=-1, class_names=names)
+    return moments_of(LOGITS, background=-1, names=names)
 
 
 EXPECTED = {
-    "none": lambda m: ClassAffine.identity(4, -1),
+    "none": lambda m: ClassAffine.identity(4, Head(background=-1)),
     "recommended": lambda m: recommend(m).fit(m),
     "recommended:strength=1": lambda m: recommend(m).fit(m, strength=1.0),
     "logn": lambda m: logit_normalization(m),
@@ -92,11 +98,11 @@ def test_other_inputs_and_options(moments):
     assert parse("logn: margin=-2.5 ,use_std=NO") == ("logn", {"margin": -2.5, "use_std": False})
     assert fit("logn", moments, margin=0.0) == fit("logn:margin=0", moments)
     # What FRACAL refuses for sigmoids, it does for a softmax.
-    recorded = ClassMoments(3, metadata=StatisticsMetadata(activation="sigmoid"))
+    recorded = ClassMoments(Head(3, activation="sigmoid"))
     fit("fracal:num_images=100", counts=[60, 20, 1], moments=recorded, activation="softmax")
 
 
-SIGMOID = ClassMoments(3, metadata=StatisticsMetadata(activation="sigmoid"))
+SIGMOID = ClassMoments(Head(3, activation="sigmoid"))
 FRACAL = "`fracal`"
 
 
@@ -158,7 +164,7 @@ def raise_rare(counts, power: float = 1.0, *, direction: Literal["up", "down"] =
     """A new method: a function and a line."""
     raised = np.log1p(counts.image_counts.max() / counts.image_counts) ** power
     sign = -1.0 if direction == "down" else 1.0
-    return ClassAffine.over_foreground(np.ones(len(raised)), sign * raised, background, method="raise")
+    return ClassAffine.over_foreground(np.ones(len(raised)), sign * raised, Head(background=background), method="raise")
 
 
 def test_a_new_method_is_a_function_and_a_line(monkeypatch):
@@ -167,8 +173,8 @@ def test_a_new_method_is_a_function_and_a_line(monkeypatch):
     np.testing.assert_allclose(fit("raise:direction=down,power=2", counts=counts).shift, -(shifts**2))
     assert parse("raise:direction=down,power=2") == ("raise", {"direction": "down", "power": 2.0})
     assert needs("raise") == ("counts",)
-    header = StoreHeader(num_columns=4, background=0, activation="softmax")
-    np.testing.assert_allclose(fit_for_store("raise", header, counts=counts).shift, [0, *shifts])
+    head = Head(4, background=0, activation="softmax")
+    np.testing.assert_allclose(fit_for_store("raise", head, counts=counts).shift, [0, *shifts])
     for spec, sentence in [
         ("rise", r"one of none, recommended, logn, .*, raise, but got 'rise'"),
         ("raise:tau=1", "options of `raise` to be among power, direction, but got `tau`"),

@@ -21,7 +21,7 @@ ROWS = np.random.default_rng(0).normal([2.0, 1.0, -1.0, -3.0], [1.0, 2.0, 1.0, 0
 @pytest.fixture
 def moments():
     names = ("background", "car", "bus", "unicycle")
-    return moments_of(ROWS, sample_rows=1000, background=0, activation="softmax", class_names=names)
+    return moments_of(ROWS, sample_rows=1000, background=0, activation="softmax", names=names)
 
 
 def test_the_paper_s_form_towards_a_target_is_the_definition(moments):
@@ -97,7 +97,7 @@ def test_the_sum_of_a_target_does_not_matter_and_classes_shift_by_its_logarithm(
 
 def test_a_target_of_named_shares_is_put_in_the_order_of_the_statistics(moments, tmp_path):
     turned = tmp_path / "mix.json"
-    turned.write_text(json.dumps({"names": ["unicycle", "car", "bus"], "shares": [0.1, 0.6, 0.3]}))
+    turned.write_text(json.dumps({"unicycle": 0.1, "car": 0.6, "bus": 0.3}))
     straight = logn.logit_normalization(moments, target=[0.6, 0.3, 0.1])
     assert fit(f"logn:target={turned}", moments=moments) == straight
     assert fit("logn", moments=moments, target=logn.ClassCounts.load(turned)) == straight

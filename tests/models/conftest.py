@@ -5,6 +5,7 @@ import pytest
 
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
+from logn.statistics.head import Head
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def map_of():
         return ClassAffine.over_foreground(
             generator.uniform(0.5, 2.0, classes - (background is not None)),
             generator.normal(0, 2, classes - (background is not None)),
-            background,
+            Head(background=background),
             method="example",
         )
 

@@ -57,8 +57,7 @@ def test_a_detector_inside_another_module_and_a_subclass_of_one():
 
 
 # tests/models/frameworks/test_classifiers.py has the other families.
-@pytest.mark.parametrize("name", ["alexnet", "googlenet", "mnasnet0_5", "resnet18", "squeezenet1_1"])
-@pytest.mark.filterwarnings("ignore:A ReLU follows")
+@pytest.mark.parametrize("name", ["alexnet", "googlenet", "mnasnet0_5", "resnet18"])
 def test_torchvision_classifiers(name):
     torch.manual_seed(0)
     options = {"init_weights": False} if name == "googlenet" else {}
@@ -72,11 +71,10 @@ def test_torchvision_classifiers(name):
     assert model.training
 
 
-def test_squeezenet_warns_of_the_rectifier_after_its_logits():
+def test_squeezenet_which_rectifies_its_logits_is_refused():
     torch.manual_seed(0)
-    model = torchvision.models.squeezenet1_1(num_classes=7)
-    with pytest.warns(UserWarning, match=r"A ReLU follows `classifier\.1`"):
-        locate_logits(model)
+    with pytest.raises(InputError, match=r"classifier\.1 \(Conv2d, 7\)"):
+        locate_logits(torchvision.models.squeezenet1_1(num_classes=7))
 
 
 def test_segmentation_skips_the_auxiliary_classifier():
@@ -135,11 +133,11 @@ CANDIDATES = r"the layers are class_embed \(Linear, 6\), bbox_embed \(Linear, 4\
     ("make", "columns", "message"),
     [
         (lambda: TimmLike(head=nn.Identity()), None, r"patch_embed \(Conv2d, 4\)"),
-        (headless, None, r"name the layer .* logn\.LogitLayer\("),
+        (headless, None, r"logn\.LogitLayer\("),
         (Unknown, 6, rf'logn\.LogitLayer\("class_embed", background=None, activation="softmax"\); {CANDIDATES}\.$'),
-        (lambda: nn.Sequential(nn.Linear(2, 8)), 9, "with 9 columns were found in Sequential"),
-        (lambda: nn.ReLU(), None, "has no Linear and no Conv"),
-        (lambda: "resnet50", None, r"`model` to be a torch\.nn.Module, but got str"),
+        (lambda: nn.Sequential(nn.Linear(2, 8)), 9, "`Sequential`"),
+        (lambda: nn.ReLU(), None, "`ReLU`"),
+        (lambda: "resnet50", None, "`model`"),
     ],
 )
 def test_what_is_not_known_is_not_guessed(make, columns, message):
@@ -156,7 +154,7 @@ def test_a_model_that_says_it_itself():
 def test_a_wrong_number_of_columns_is_refused():
     with torch.device("meta"):
         model = detector("ssdlite320_mobilenet_v3_large")
-    with pytest.raises(InputError, match=r"`num_columns` to be 7, the columns of .*, but got 6"):
+    with pytest.raises(InputError, match="`num_columns`"):
         locate_logits(model, num_columns=6)
     assert locate_logits(model, num_columns=7).background == 0
 
@@ -176,7 +174,7 @@ def test_forward_runs_a_model_that_takes_no_images():
     batch = {"tokens": torch.arange(40).reshape(8, 5), "mask": torch.ones(8, 5)}
     layer = locate_logits(TextClassifier(), inputs=batch, forward=lambda model, batch: model(**batch))
     assert (layer.path, layer.population) == ("out", "images")
-    with pytest.raises(InputError, match="takes none of the random images"):
+    with pytest.raises(InputError, match="inputs=images"):
         locate_logits(TextClassifier())
-    with pytest.raises(InputError, match="`forward` runs the model on `inputs`: pass them too"):
+    with pytest.raises(InputError, match="`forward`"):
         locate_logits(TextClassifier(), forward=lambda model, batch: model(**batch))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from logn.models.output_check import Verdict, compare, returned_tensors
+from logn.models.output_check import Verdict, compare, named_scores, returned_parts
 
 ENDINGS = {
     None: lambda logits: logits,
@@ -47,19 +47,23 @@ def test_a_temperature_before_the_activation_differs(activation, scale, shift):
     "returned",
     [
         lambda maps: maps.mean(dim=(2, 3)),
-        lambda maps: maps.amax(dim=(2, 3)),
-        lambda maps: maps.relu().mean(dim=(2, 3)),
         lambda maps: functional.interpolate(maps, size=(12, 20), mode="bilinear", align_corners=False),
         lambda maps: maps.permute(0, 2, 3, 1),
         lambda maps: maps,
     ],
-    ids=["mean", "maximum", "rectified mean", "bilinear", "classes last", "as it is"],
+    ids=["mean", "bilinear", "classes last", "as it is"],
 )
-def test_feature_maps_may_be_pooled_and_resized(returned):
+def test_feature_maps_may_be_averaged_and_resized(returned):
     maps = drawn(3, 5, 4, 6)
     rows = maps.permute(0, 2, 3, 1)
     assert compare([rows], [returned(maps)]).agrees
     assert compare([rows], [returned(maps + drawn(3, 5, 4, 6, seed=1))]).agrees is False
+
+
+@pytest.mark.parametrize("pool", [lambda maps: maps.amax(dim=(2, 3)), lambda maps: maps.relu().mean(dim=(2, 3))])
+def test_what_no_map_of_the_logits_passes_through_differs(pool):
+    maps = drawn(3, 5, 4, 6)
+    assert compare([maps.permute(0, 2, 3, 1)], [pool(maps)]).agrees is False
 
 
 def test_what_cannot_be_told_is_left_open():
@@ -80,7 +84,10 @@ def test_any_tensor_that_holds_the_logits_decides():
 
 
 def test_tensors_of_what_models_return():
+    def widths(returned):
+        return [part.shape[1] for _, part in named_scores(returned_parts(returned))]
+
     logits, boxes = drawn(2, 3), drawn(2, 4)
-    assert [part.shape[1] for part in returned_tensors({"boxes": boxes, "out": logits})] == [3]
-    assert [part.shape[1] for part in returned_tensors({"a": boxes, "b": (logits, torch.tensor([1]))})] == [4, 3]
-    assert returned_tensors([{"boxes": boxes}]) == returned_tensors(None) == returned_tensors("text") == []
+    assert widths({"boxes": boxes, "out": logits}) == widths({"boxes": boxes, "cls_logits": logits}) == [3]
+    assert widths({"a": boxes, "b": (logits, torch.tensor([1]))}) == [4, 3]
+    assert widths([{"boxes": boxes}]) == widths(None) == widths("text") == []

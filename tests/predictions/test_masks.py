@@ -11,7 +11,8 @@ from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.detections import Detections
 from logn.predictions.predict import mask_maker, predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
+from logn.statistics.head import Head
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -32,6 +33,7 @@ def test_pasted_masks_equal_torchvision(seed):
 
 class MadeImages:
     image_ids, category_ids, class_names = np.array([4, 9, 2, 30]), np.arange(1, 7), tuple("abcdef")
+    images_fingerprint = None
 
     def read_image(self, index):
         return np.full((60, 80, 3), index, np.uint8)
@@ -59,9 +61,9 @@ class Counting:
 def test_masks_are_made_once_for_all_methods(tmp_path):
     detector, data = Counting(), MadeImages()
     predict(detector, data, tmp_path, dtype="float32")
-    store = PredictionStore(tmp_path)
+    store = Predictions(tmp_path)
     chosen = DecodeSettings(score_threshold=0.01, max_detections=8)
-    affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), 0, method="made")
+    affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), Head(background=0), method="made")
     methods = [decode(store, transform, chosen) for transform in (None, affine)]
     steps: list[int] = []
     encoded = mask_maker(detector, data, store, progress=steps.append)(methods)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.made.split import store_header
 
 from logn import ClassAffine, InputError, Proposals
 from logn.base.arrays import sigmoid, softmax
@@ -13,7 +14,8 @@ from logn.measure.comparison.method_fitting import fit_for_store
 from logn.models.proposals import OBJECTNESS_KINDS, Postprocessing
 from logn.predictions import nms as suppression
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 
 def proposals_of(seed, rows=30, columns=6, *, objectness=True, class_boxes=0):
@@ -27,8 +29,8 @@ def proposals_of(seed, rows=30, columns=6, *, objectness=True, class_boxes=0):
 
 def stored(folder, images, **header):
     first = images[0]
-    header = StoreHeader(
-        num_columns=first.num_columns,
+    header = store_header(
+        first.num_columns,
         dtype="float32",
         class_boxes=first.boxes.ndim == 3,
         objectness=first.objectness is not None,
@@ -37,7 +39,7 @@ def stored(folder, images, **header):
     with PredictionWriter(folder, header) as writer:
         for image_id, proposals in enumerate(images):
             writer.append(image_id, proposals)
-    return PredictionStore(folder)
+    return Predictions(folder)
 
 
 def iou(one, other):
@@ -56,7 +58,7 @@ def plain_decode(proposals, header, settings, affine=None):
     kind = header.postprocessing.objectness if header.postprocessing else "factor"
     if proposals.objectness is not None and kind == "added":
         logits = logits + proposals.objectness.astype(np.float64)[:, None]
-    scores = softmax(logits) if header.activation == "softmax" else sigmoid(logits)
+    scores = softmax(logits) if header.head.activation == "softmax" else sigmoid(logits)
     passed = np.ones_like(scores, bool)
     if proposals.objectness is not None and kind != "added":
         if kind == "late factor":
@@ -65,13 +67,15 @@ def plain_decode(proposals, header, settings, affine=None):
         scores = scores * sigmoid(proposals.objectness)[:, None]
     scores = passed * scores ** (header.postprocessing.score_power if header.postprocessing else 1.0)
     if settings.multi_label is False:
-        foreground = np.delete(np.arange(header.num_columns), [] if header.background is None else header.background)
+        foreground = np.delete(
+            np.arange(header.head.width), [] if header.head.background is None else header.head.background
+        )
         best = foreground[scores[:, foreground].argmax(axis=1)]
-        scores = np.where(np.arange(header.num_columns) == best[:, None], scores, 0.0)
+        scores = np.where(np.arange(header.head.width) == best[:, None], scores, 0.0)
     candidates = [
         (scores[row, column], row, label)
         for row in range(len(logits))
-        for label, column in enumerate(header.columns)
+        for label, column in enumerate(header.head.foreground)
         if scores[row, column] > settings.score_threshold
     ]
     kept = []
@@ -117,11 +121,13 @@ def test_decoding_is_what_its_settings_say(
         images,
         activation=activation,
         background=background,
-        class_columns=(3, 1, 4) if chosen else None,
+        class_columns=(1, 3, 4) if chosen else None,
         postprocessing=Postprocessing(score_power=power, objectness=kind),
     )
     rng = np.random.default_rng(seed)
-    affine = ClassAffine(rng.uniform(0.5, 2, 6), rng.normal(size=6), background) if corrected else None
+    affine = (
+        ClassAffine(rng.uniform(0.5, 2, 6), rng.normal(size=6), head=Head(background=background)) if corrected else None
+    )
     found = decode(store, affine, settings, threads=1)
     for index, proposals in enumerate(images):
         assert_same(found.take(found.image_index == index), plain_decode(proposals, store.header, settings, affine))
@@ -163,7 +169,7 @@ def test_a_store_says_how_its_model_is_decoded(tmp_path):
         nms="class-agnostic", nms_iou=0.3, multi_label=False, score_threshold=0.2, max_detections=3, min_box_size=0
     )
     store = stored(tmp_path, [proposals_of(1)], activation="sigmoid", postprocessing=framework)
-    assert PredictionStore(tmp_path).header.postprocessing == framework
+    assert Predictions(tmp_path).header.postprocessing == framework
     resolved = DecodeSettings().resolved(store.header)
     assert (resolved.nms, resolved.nms_iou, resolved.multi_label) == ("class-agnostic", 0.3, False)
     assert (resolved.score_threshold, resolved.max_detections) == (0, 300)  # these say what is measured
@@ -175,28 +181,18 @@ def test_a_store_says_how_its_model_is_decoded(tmp_path):
 def test_objectness_comes_back_as_it_was_written_also_where_a_writer_continues(tmp_path):
     images = [proposals_of(1), proposals_of(2, rows=0), proposals_of(3)]
     store = stored(tmp_path, images[:2], activation="sigmoid")
-    file = tmp_path / "part-00000" / "objectness.bin"
-    file.write_bytes(file.read_bytes() + b"cut off")  # what a killed process leaves
     with PredictionWriter(tmp_path, store.header) as writer:
         writer.append(5, images[2])
-    store = PredictionStore(tmp_path)
-    store.verify()
-    for there, written in zip(store, images, strict=True):
+    for there, written in zip(Predictions(tmp_path), images, strict=True):
         np.testing.assert_array_equal(there.objectness, written.objectness)
-    content = file.read_bytes()
-    file.write_bytes(content[:-1])  # the store ends where a file is cut off
-    assert len(PredictionStore(tmp_path)) == 2
-    file.write_bytes(b"\x01" + content[1:])
-    with pytest.raises(InputError, match="image 0 is damaged"):
-        PredictionStore(tmp_path).verify()
 
 
 def test_objectness_that_does_not_fit_is_refused(tmp_path):
     for has in (True, False):
-        header = StoreHeader(num_columns=6, objectness=not has)
+        header = StoreHeader(Head(6, activation="softmax", objectness=not has))
         with (
             PredictionWriter(tmp_path / str(has), header) as writer,
-            pytest.raises(InputError, match="as the store says"),
+            pytest.raises(InputError, match="objectness"),
         ):
             writer.append(1, proposals_of(1, objectness=has))
     with pytest.raises(InputError, match=r"`objectness` to have shape \(2,\), one logit per row, but got \(3,\)"):
@@ -204,17 +200,16 @@ def test_objectness_that_does_not_fit_is_refused(tmp_path):
 
 
 def test_the_columns_of_classes():
-    """Those in the plain order are not kept; those that are no classes are refused."""
-    assert StoreHeader(num_columns=4, background=0, class_columns=(1, 2, 3)).class_columns is None
-    assert StoreHeader(num_columns=4, background=0, class_columns=(3, 1)).num_classes == 2
-    for columns in ((0, 1), (1, 1), (), (7,)):
-        with pytest.raises(InputError, match="`class_columns` to name a foreground column"):
-            StoreHeader(num_columns=4, background=0, class_columns=columns)
+    """Those that are no classes are refused."""
+    assert store_header(4, background=0, class_columns=(1, 3)).num_classes == 2
+    for columns in ((0, 1), (1, 1), (), (7,), (3, 1)):
+        with pytest.raises(InputError, match=r"`class_columns`|`head`"):
+            store_header(4, background=0, class_columns=columns)
 
 
 def test_counts_of_the_labels_move_their_columns_alone():
-    header = StoreHeader(num_columns=5, activation="sigmoid", class_columns=(3, 1))
-    affine = fit_for_store("norcal:gamma=1", header, counts=[100, 10])
+    head = Head.of_classes(None, 5, class_columns=(1, 3), activation="sigmoid")
+    affine = fit_for_store("norcal:gamma=1", head, counts=[10, 100])
     np.testing.assert_allclose(affine.shift, [0, -np.log(10), 0, -np.log(100), 0])
 
 

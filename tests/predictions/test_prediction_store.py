@@ -1,24 +1,28 @@
-"""The prediction store: what goes in comes out, and a cut at any byte loses no finished image."""
+"""Predictions on disk: what goes in comes out, whoever writes it and however a run ends."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from tests.made.split import make_split, store_header
 
-from logn.errors import InputError, LogNWarning
-from logn.models.proposals import Proposals
+from logn import InputError, Predictions, Proposals
+from logn.errors import LogNWarning
+from logn.matching.labels import truth_of_predictions
+from logn.predictions import store as predictions_store
 from logn.predictions.nms import Boxes
-from logn.predictions.store import RECORD, PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 NAMED = {"class_names": ("cup", "cat", "owl"), "category_ids": (3, 5, 9)}
-HEADER = StoreHeader(num_columns=4, background=0, metadata={"model": "made"}, **NAMED)
+HEADER = store_header(4, background=0, metadata={"model": "made"}, **NAMED)
 ROWS = {7: 3, 2: 0, 11: 2, 5: 1}
 
 
@@ -34,14 +38,14 @@ def made_proposals(image_id: int, rows: int, *, columns: int = 4, class_boxes: b
     )
 
 
-def write(path: Path, rows: dict[int, int] = ROWS, header: StoreHeader = HEADER, part: int = 0) -> None:
-    with PredictionWriter(path, header, part=part) as writer:
+def write(path: Path, rows: dict[int, int] = ROWS, header: StoreHeader = HEADER) -> None:
+    with PredictionWriter(path, header) as writer:
         for image_id, count in rows.items():
             if image_id not in writer.image_ids:
                 writer.append(image_id, made_proposals(image_id, count, class_boxes=header.class_boxes))
 
 
-def assert_holds(store: PredictionStore, rows: dict[int, int]) -> None:
+def assert_holds(store: Predictions, rows: dict[int, int]) -> None:
     assert store.image_ids.tolist() == sorted(rows)
     for image_id, found in zip(sorted(rows), store, strict=True):
         expected = made_proposals(image_id, rows[image_id], class_boxes=store.header.class_boxes)
@@ -50,71 +54,133 @@ def assert_holds(store: PredictionStore, rows: dict[int, int]) -> None:
         assert (found.height, found.width) == (expected.height, expected.width)
 
 
+def shards(path: Path) -> list[Path]:
+    return sorted(path.glob("*.safetensors"))
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """A shard for every two images."""
+    monkeypatch.setattr(predictions_store, "SHARD_IMAGES", 2)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("class_boxes", [False, True])
-def test_round_trip(tmp_path, dtype, class_boxes):
+def test_round_trip(tmp_path, small_shards, dtype, class_boxes):
     header = replace(HEADER, dtype=dtype, class_boxes=class_boxes)
     write(tmp_path, header=header)
-    store = PredictionStore(tmp_path)
+    store = Predictions(tmp_path)
+    assert len(shards(tmp_path)) == 2
     assert store.header == header
     assert store[0].logits.dtype == dtype
     assert store.num_proposals == sum(ROWS.values())
+    assert store.sizes.tolist() == [[60 + image, 80 + image] for image in sorted(ROWS)]
     assert_holds(store, ROWS)
-    store.verify()
+    assert_holds(store.part(np.array([1, 3])), {5: 1, 11: 2})
     assert store[-1].height == store[len(store) - 1].height
     with pytest.raises(IndexError):
         store[len(store)]
 
 
-def mapped_kilobytes(folder: Path) -> int:
-    """How much of the files of a folder this process has mapped, as the system counts it."""
-    total, counts = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(maxsplit=1)[0]:
-            counts = str(folder) in line
-        elif counts and line.startswith("Rss:"):
-            total += int(line.split()[1])
-    return total
+def test_a_writer_keeps_little_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(predictions_store, "SHARD_BYTES", 40)
+    with PredictionWriter(tmp_path, HEADER) as writer:
+        for image_id, count in ROWS.items():
+            writer.append(image_id, made_proposals(image_id, count))
+        assert len(Predictions(tmp_path)) >= 3
+    assert_holds(Predictions(tmp_path), ROWS)
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says what is mapped")
-def test_what_the_system_maps_around_an_image_is_let_go_of_too(tmp_path):
-    header = StoreHeader(num_columns=1000, background=-1)
-    with PredictionWriter(tmp_path / "store", header) as writer:
-        for image in range(60):
-            writer.append(image, made_proposals(image, 25, columns=1000))
-    store = PredictionStore(tmp_path / "store")
-    opened = mapped_kilobytes(tmp_path)
-    for image in range(0, 60, 3):  # the others are read by other processes
-        assert np.isfinite(store[image].logits).all()
-        store.release(image, image + 1)
-    assert mapped_kilobytes(tmp_path) <= opened
-
-
-def test_iterating_releases_each_image_after_it_was_read(tmp_path, monkeypatch):
-    released = []
-    monkeypatch.setattr(PredictionStore, "release", lambda _, start, stop: released.extend(range(start, stop)))
-    write(tmp_path, ROWS)
-    for position, _ in enumerate(PredictionStore(tmp_path)):
-        assert released == list(range(position))
-    assert released == list(range(len(ROWS)))
-
-
-def test_views_are_read_only_and_outlive_release(tmp_path):
+def test_a_run_that_was_killed_is_continued_from_its_whole_shards(tmp_path, small_shards):
+    writer = PredictionWriter(tmp_path, HEADER)
+    for image_id in (7, 2, 11):
+        writer.append(image_id, made_proposals(image_id, ROWS[image_id]))
+    (tmp_path / ".shard.partial").mkdir()  # what a process leaves that was killed while it wrote
+    assert_holds(Predictions(tmp_path), {7: 3, 2: 0})
     write(tmp_path)
-    store = PredictionStore(tmp_path)
-    index = store.image_ids.tolist().index(7)
-    logits = store[index].logits
-    store.release(0, len(store))
-    np.testing.assert_array_equal(logits, made_proposals(7, 3).logits)
-    with pytest.raises(ValueError, match="read-only"):
-        logits[0, 0] = 1
+    assert_holds(Predictions(tmp_path), ROWS)
+
+
+def test_several_writers_are_read_as_one(tmp_path, small_shards):
+    """Two that write the same images at the same time write the same file."""
+    writers = [PredictionWriter(tmp_path, HEADER) for _ in range(3)]
+    for writer, images in zip(writers, ([7, 2], [7, 2], [11, 5]), strict=True):
+        for image_id in images:
+            writer.append(image_id, made_proposals(image_id, ROWS[image_id]))
+    for writer in writers:
+        writer.close()
+    assert len(shards(tmp_path)) == 2
+    assert_holds(Predictions(tmp_path), ROWS)
+
+
+def test_exact_repeat_counts_once_and_differing_repeat_is_refused(tmp_path):
+    for folder, rows in (("one", {7: 3, 2: 0}), ("two", {7: 3, 5: 1}), ("three", {2: 1})):
+        write(tmp_path / folder, rows)
+    shutil.copy(*shards(tmp_path / "two"), tmp_path / "one")
+    assert_holds(Predictions(tmp_path / "one"), {7: 3, 2: 0, 5: 1})
+    shutil.copy(*shards(tmp_path / "three"), tmp_path / "one")
+    with pytest.raises(InputError, match="image 2 twice"):
+        Predictions(tmp_path / "one")
+
+
+def test_a_shard_that_is_cut_anywhere_is_refused_by_its_name(tmp_path):
+    write(tmp_path)
+    (shard,) = shards(tmp_path)
+    size = shard.stat().st_size
+    for cut in range(size - 1, -1, -7):
+        os.truncate(shard, cut)
+        with pytest.raises(InputError, match=shard.name):
+            Predictions(tmp_path)
+    with pytest.raises(InputError, match=shard.name):
+        PredictionWriter(tmp_path, HEADER)
+    shard.unlink()
+    write(tmp_path)
+    assert_holds(Predictions(tmp_path), ROWS)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"background": -1},
+        {"class_names": ("cup", "cat", "elk")},
+        {"dtype": "float32"},
+        {"source": "torch:other"},
+        {"objectness": True},
+    ],
+    ids=lambda words: next(iter(words)),
+)
+def test_other_models_and_settings_are_refused(tmp_path, other):
+    words = {"num_columns": 4, "background": 0, "source": "torch:one", **NAMED}
+    one, two = store_header(**words), store_header(**(words | other))
+    write(tmp_path / "one", {7: 3}, one)
+    with pytest.raises(InputError, match="one"):
+        PredictionWriter(tmp_path / "one", two)
+    PredictionWriter(tmp_path / "two", two)
+    shutil.copy(tmp_path / "two" / "header.json", tmp_path / "one")
+    with pytest.raises(InputError, match=shards(tmp_path / "one")[0].name):
+        Predictions(tmp_path / "one")
+
+
+def test_a_model_that_tells_no_weights_and_notes_that_differ_go_on(tmp_path):
+    known = replace(HEADER.head, source="torch:one")
+    write(tmp_path, {7: 3}, replace(HEADER, head=known))
+    write(tmp_path, ROWS, replace(HEADER, metadata={"model": "elsewhere/made"}))
+    assert_holds(Predictions(tmp_path), ROWS)
+
+
+def test_an_image_twice_is_refused(tmp_path):
+    write(tmp_path)
+    with PredictionWriter(tmp_path, HEADER) as writer:
+        writer.append(8, made_proposals(8, 1))
+        for image_id in (7, 8):
+            with pytest.raises(InputError, match=f"image {image_id} already"):
+                writer.append(image_id, made_proposals(image_id, 3))
 
 
 def test_infinite_logits_become_the_largest_number(tmp_path):
-    with PredictionWriter(tmp_path, StoreHeader(num_columns=3)) as writer:
+    with PredictionWriter(tmp_path, StoreHeader(Head(3, activation="softmax"))) as writer:
         writer.append(1, Proposals(np.zeros((1, 4)), np.array([[np.inf, -np.inf, 1e30]]), height=1, width=1))
-    assert PredictionStore(tmp_path)[0].logits.tolist() == [[65504.0, -65504.0, 65504.0]]
+    assert Predictions(tmp_path)[0].logits.tolist() == [[65504.0, -65504.0, 65504.0]]
 
 
 BOXES, LOGITS = np.zeros((1, 4)), np.zeros((1, 4))
@@ -135,158 +201,70 @@ def test_bad_proposals_are_refused_and_leave_nothing(tmp_path, image_id, proposa
     given = (BOXES, LOGITS) if proposals is None else Proposals(*proposals, height=1, width=1)
     with PredictionWriter(tmp_path, HEADER) as writer, pytest.raises(InputError, match=message):
         writer.append(image_id, given)
-    assert len(PredictionStore(tmp_path)) == 0
-
-
-@pytest.mark.parametrize("name", ["index.bin", "logits.bin", "boxes.bin", "header.json"])
-def test_cut_at_any_byte(tmp_path, name):
-    """Each cut opens with the complete images or is refused in one sentence; then writing goes on to the end."""
-    write(tmp_path)
-    file = tmp_path / "part-00000" / name
-    originals = {other.name: other.read_bytes() for other in file.parent.iterdir()}
-    content = originals[name]
-    bytes_up_to = {
-        "index.bin": lambda number: (number + 1) * RECORD.itemsize,
-        "logits.bin": lambda number: sum(list(ROWS.values())[: number + 1]) * 4 * 2,
-        "boxes.bin": lambda number: sum(list(ROWS.values())[: number + 1]) * 16,
-    }
-    for cut in range(len(content)):
-        file.write_bytes(content[:cut])
-        if name == "header.json":
-            if cut < len(content) - 1:  # the last byte is only the end of the line
-                with pytest.raises(InputError, match=r"^`.*header\.json` is not the header of .*\.$"):
-                    PredictionStore(tmp_path)
-            continue
-        complete = [number for number in range(len(ROWS)) if bytes_up_to[name](number) <= cut]
-        assert_holds(PredictionStore(tmp_path), dict(list(ROWS.items())[: len(complete)]))
-        if cut % 10 == 3:  # going on is the same work for each, and it waits for the disk
-            write(tmp_path)
-            assert_holds(PredictionStore(tmp_path), ROWS)
-            for other, bytes_of_other in originals.items():
-                assert (tmp_path / "part-00000" / other).read_bytes() == bytes_of_other
-
-
-@settings(max_examples=15, deadline=None)
-@given(cuts=st.tuples(*[st.integers(0, 200)] * 3))
-@example(cuts=(200, 200, 200))
-def test_cuts_of_several_files_at_once(tmp_path_factory, cuts):
-    """And rows without a record, which are written over: what a killed process leaves where nothing is cut."""
-    path = tmp_path_factory.mktemp("store")
-    write(path)
-    for name, cut in zip(("index.bin", "logits.bin", "boxes.bin"), cuts, strict=True):
-        file = path / "part-00000" / name
-        file.write_bytes(file.read_bytes()[:cut] + (b"half of an image" if min(cuts) == 200 else b""))
-    found = PredictionStore(path).image_ids.tolist()
-    assert found == sorted(list(ROWS)[: len(found)])
-    write(path, {**ROWS, 13: 2})
-    assert_holds(PredictionStore(path), {**ROWS, 13: 2})
-
-
-def test_any_changed_byte_of_the_index_is_refused(tmp_path):
-    write(tmp_path)
-    file = tmp_path / "part-00000" / "index.bin"
-    content = file.read_bytes()
-    for position in range(len(content)):
-        changed = bytearray(content)
-        changed[position] ^= 0x40
-        file.write_bytes(changed)
-        with pytest.raises(InputError, match=r"record \d of 4 is damaged"):
-            PredictionStore(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["logits.bin", "boxes.bin"])
-def test_reading_and_verifying_find_changed_rows(tmp_path, name):
-    write(tmp_path)
-    file = tmp_path / "part-00000" / name
-    content = bytearray(file.read_bytes())
-    content[3] ^= 1
-    file.write_bytes(content)
-    store = PredictionStore(tmp_path)
-    with pytest.raises(InputError, match="image 7 is damaged"):
-        store.verify()
-    with pytest.raises(InputError, match=r"image 7 is damaged; remove the folder `.*part-00000` and predict its"):
-        store[store.image_ids.tolist().index(7)]
-
-
-def test_a_second_writer_and_an_image_twice_are_refused(tmp_path):
-    write(tmp_path)
-    with PredictionWriter(tmp_path, HEADER) as writer:
-        with pytest.raises(InputError, match="has image 7 already"):
-            writer.append(7, made_proposals(7, 3))
-        with pytest.raises(InputError, match="Another process is writing"):
-            PredictionWriter(tmp_path, HEADER)
-    PredictionWriter(tmp_path, HEADER).close()
-
-
-def test_parts_are_read_as_one(tmp_path):
-    write(tmp_path, {7: 3, 2: 0}, part=0)
-    write(tmp_path, {11: 2, 5: 1}, part=1)
-    (tmp_path / "part-00002").mkdir()  # a process that was stopped before its first byte
-    assert_holds(PredictionStore(tmp_path), ROWS)
-
-
-def test_exact_repeat_counts_once_and_differing_repeat_is_refused(tmp_path):
-    write(tmp_path, {7: 3, 2: 0}, part=0)
-    write(tmp_path, {7: 3, 5: 1}, part=1)
-    assert_holds(PredictionStore(tmp_path), {7: 3, 2: 0, 5: 1})
-    write(tmp_path, {2: 1}, part=2)
-    with pytest.raises(InputError, match="holds image 2 twice, with different proposals"):
-        PredictionStore(tmp_path)
-
-
-def test_parts_of_other_models_are_refused(tmp_path):
-    write(tmp_path, {7: 3})
-    other = StoreHeader(num_columns=4, background=-1)
-    write(tmp_path, {5: 1}, header=other, part=1)
-    with pytest.raises(InputError, match="part-00001` has background -1 where others have 0"):
-        PredictionStore(tmp_path)
-    with pytest.raises(InputError, match="part-00000` has background 0 where others have -1"):
-        PredictionWriter(tmp_path, other)
+    assert len(Predictions(tmp_path)) == 0
 
 
 @pytest.mark.parametrize("kind", [list, np.array])
 def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tmp_path, kind):
     for rows in ({7: 3}, {7: 3, 5: 1}):
         named = {name: kind(values) for name, values in NAMED.items()}
-        header = StoreHeader(4, background=0, num_images=2, **named)
+        header = store_header(4, background=0, num_images=2, **named)
         write(tmp_path, rows, header=header)
-        assert PredictionStore(tmp_path).is_complete == (len(rows) == 2)
-    written = PredictionStore(tmp_path).header
+        assert Predictions(tmp_path).is_complete == (len(rows) == 2)
+    written = Predictions(tmp_path).header
     assert written == header
     assert (written.class_names, written.category_ids) == (HEADER.class_names, HEADER.category_ids)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value"),
     [
-        ({"schema": 3}, "has schema 3, but this version reads 5; predict again"),
-        ({"format": "other"}, "its format is not 'logn.predictions'"),
-        ({"activation": "tanh"}, "Expected `activation`"),
-        ({"dtype": "int8"}, "Expected `dtype`"),
-        ({"surprise": 1}, "surprise"),
-        ({"num_columns": 1}, "Expected `num_columns`"),
-        ({"num_columns": "4"}, "Expected `num_columns`"),
-        ({"class_names": ["cup"]}, "Expected `class_names`"),
-        ({"class_names": 5}, "Expected `class_names` to list a name for each class, but got 5"),
-        ({"category_ids": ["1", "2", "3"]}, "Expected `category_ids` to list a whole number for each class"),
-        ({"num_images": "many"}, "Expected `num_images`"),
-        ({"num_images": -1}, "Expected `num_images`"),
-        ({"metadata": None}, "Expected `metadata`"),
-        ({"boxes_per_proposal": 2}, "Expected `boxes_per_proposal` of 1 or more, with `class_boxes` only, but got 2"),
+        ("head", replace(HEADER.head, activation=None)),
+        ("head", Head(activation="softmax")),
+        ("dtype", "int8"),
+        ("category_ids", [1, 2]),
+        ("num_images", -1),
+        ("boxes_per_proposal", 2),
     ],
 )
-def test_bad_headers_are_refused(tmp_path, change, message):
+def test_bad_settings_are_refused(name, value):
+    with pytest.raises(InputError, match=name):
+        replace(HEADER, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("head", {"num_columns": 4, "activation": "tanh"}),
+        ("head", {"num_columns": "4", "activation": "softmax"}),
+        ("head", None),
+        ("dtype", "int8"),
+        ("dtype", 16),
+        ("category_ids", ["1", "2", "3"]),
+        ("num_images", "many"),
+        ("metadata", None),
+        ("postprocessing", {"nms": "soft"}),
+    ],
+)
+def test_bad_headers_are_refused(tmp_path, name, value):
     write(tmp_path)
-    file = tmp_path / "part-00000" / "header.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(InputError, match=message) as caught:
-        PredictionStore(tmp_path)
-    assert str(file) in str(caught.value)
+    file = tmp_path / "header.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "header": {**content["header"], name: value}}))
+    with pytest.raises(InputError, match=f"{file}.*{name}"):
+        Predictions(tmp_path)
 
 
-def test_a_folder_that_is_no_store_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is not a prediction store"):
-        PredictionStore(tmp_path)
+def test_files_that_are_no_header_are_refused(tmp_path):
+    with pytest.raises(InputError, match=str(tmp_path)):
+        Predictions(tmp_path)
+    write(tmp_path)
+    file = tmp_path / "header.json"
+    content = file.read_text()
+    for text in (content[:-3], "", "[]", content.replace("logn.predictions", "other"), content.replace("6", "5", 1)):
+        file.write_text(text)
+        with pytest.raises(InputError, match=r"header\.json"):
+            Predictions(tmp_path)
 
 
 def test_tensors_and_lists_are_proposals_too(tmp_path):
@@ -301,7 +279,7 @@ def test_tensors_and_lists_are_proposals_too(tmp_path):
     with PredictionWriter(tmp_path, HEADER) as writer:
         for image_id, proposals in kinds.items():
             writer.append(image_id, proposals)
-    for found in PredictionStore(tmp_path):
+    for found in Predictions(tmp_path):
         assert (found.boxes.tolist(), found.logits.tolist()) == (boxes, logits)
     for arguments, message in (
         ((BOXES, "logits", 9, 9), "`logits` to be an array of numbers, but got str"),
@@ -324,15 +302,14 @@ def test_widths_in_the_place_of_corners_are_noticed_once(tmp_path):
 
 
 def test_the_boxes_of_the_top_classes_are_kept_and_others_use_that_of_the_top_one(tmp_path):
-    header = StoreHeader(num_columns=6, background=0, dtype="float32", class_boxes=True)
+    header = StoreHeader(Head(6, background=0, activation="softmax"), dtype="float32", class_boxes=True)
     images = {image: made_proposals(image, 4, columns=6, class_boxes=True) for image in (1, 2)}
     for kept, folder in ((2, "two"), (5, "five")):
         with PredictionWriter(tmp_path / folder, replace(header, boxes_per_proposal=kept)) as writer:
             for image, proposals in images.items():
                 writer.append(image, proposals)
-    assert PredictionStore(tmp_path / "five").header.boxes_per_proposal is None  # all
-    store = PredictionStore(tmp_path / "two")
-    store.verify()
+    assert Predictions(tmp_path / "five").header.boxes_per_proposal is None  # all
+    store = Predictions(tmp_path / "two")
     row, label = np.divmod(np.arange(20), 5)
     for found, proposals in zip(store, images.values(), strict=True):
         ranked = np.argsort(-proposals.logits[:, 1:], axis=1)
@@ -341,3 +318,16 @@ def test_the_boxes_of_the_top_classes_are_kept_and_others_use_that_of_the_top_on
         np.testing.assert_array_equal(Boxes(found, 5).at(row, label), proposals.boxes[row, used])
     with PredictionWriter(tmp_path / "again", header) as writer, pytest.raises(InputError, match=r"shape \(N, 5, 4\)"):
         writer.append(1, store[0])
+
+
+def test_labels_of_images_of_another_size_are_refused(tmp_path):
+    split = make_split(tmp_path, images=4)
+    content = json.loads(split.annotations.read_text())
+    truth_of_predictions(content, split.store)
+    for image in content["images"][:2]:
+        image |= {"height": 2000, "width": 2000}
+    with pytest.raises(InputError, match=r"image 1 .*2 such images"):
+        truth_of_predictions(content, split.store)
+    for image in content["images"]:
+        del image["height"], image["width"]  # labels need not tell
+    truth_of_predictions(content, split.store)

@@ -1,6 +1,7 @@
 """A run that is small enough to know: six classes, three of them with names that try to be code."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from logn.measure.comparison.files import save_comparison
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.report.page import write_report
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 HOSTILE = "<script>alert(1)</script>"
@@ -73,9 +74,9 @@ def make_run(folder: Path) -> Path:
     annotation_file(folder / "data" / "train.json", 60, rng, np.array(COUNTS) / sum(COUNTS))
     content = annotation_file(folder / "data" / "test.json", IMAGES, rng, np.full(len(NAMES), 1 / len(NAMES)))
     write_images(folder / "data" / "images", rng)
-    header = StoreHeader(num_columns=7, background=0, class_names=NAMES, category_ids=tuple(range(1, 7)))
-    metadata = StatisticsMetadata(class_names=("background", *NAMES), background=0, activation="softmax")
-    moments = ClassMoments(7, sample_rows=256, metadata=metadata)
+    header = StoreHeader(Head.of_classes(NAMES, 7, background=0, activation="softmax"), category_ids=tuple(range(1, 7)))
+    metadata = Head(names=("background", *NAMES), background=0, activation="softmax")
+    moments = ClassMoments(replace(metadata, num_columns=7), sample_rows=256)
     with PredictionWriter(folder / "predictions", header) as writer:
         for image in range(1, IMAGES + 1):
             proposals = proposals_of(content, image, rng)

@@ -6,7 +6,7 @@ import pytest
 from logn.errors import InputError
 from logn.report.statistics_plot import plot_statistics
 from logn.statistics.diagnosis import diagnose
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 pytest.importorskip("matplotlib")
@@ -17,7 +17,7 @@ START_OF_FILE = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 @pytest.mark.parametrize("suffix", [*START_OF_FILE, ".gif"])
 @pytest.mark.parametrize("counts", [None, [900, 80, 20, 1]])
 def test_the_figure_is_written(tmp_path, suffix, counts):
-    moments, path = ClassMoments(5, metadata=StatisticsMetadata(background=0)), tmp_path / f"figure{suffix}"
+    moments, path = ClassMoments(Head(5, background=0)), tmp_path / f"figure{suffix}"
     rows = np.random.default_rng(0).standard_normal((50, 5))
     rows[:, 2] = 1.0
     moments.update(rows)

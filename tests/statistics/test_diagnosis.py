@@ -34,7 +34,7 @@ def test_rank_correlation_shares_ranks_between_equal_values():
 
 
 def test_the_background_is_left_out():
-    diagnosis = diagnose(_moments([9.0, -1.0, -3.0], 1.0, background=0, class_names=("bg", "cup", "spoon")))
+    diagnosis = diagnose(_moments([9.0, -1.0, -3.0], 1.0, background=0, names=("bg", "cup", "spoon")))
     assert diagnosis.names == ("cup", "spoon")
     assert diagnosis.mean == pytest.approx([-1, -3], abs=0.2)
     assert diagnosis.background_mean == pytest.approx(9, abs=0.2)
@@ -48,7 +48,7 @@ def test_dead_classes_do_not_enter_the_correlation():
 
 
 def test_columns_named_as_no_class_are_not_live():
-    moments = _moments([0.0, -1.0, -2.0], 1.0, class_names=("cup", "N/A", "spoon"))
+    moments = _moments([0.0, -1.0, -2.0], 1.0, names=("cup", "N/A", "spoon"))
     assert active_classes(moments, None).tolist() == [True, False, True]
 
 
@@ -78,7 +78,7 @@ def test_the_conclusion_says_what_the_numbers_say(means, words):
 
 
 def test_counts_are_matched_by_name_and_sorted_for_show():
-    moments = _moments([0.0, 1.0, 2.0, 5.0], 1.0, background=-1, class_names=("a", "b", "c", "background"))
+    moments = _moments([0.0, 1.0, 2.0, 5.0], 1.0, background=-1, names=("a", "b", "c", "background"))
     counts = ClassCounts(np.array([500.0, 50.0, 5.0]), names=("c", "a", "b"))
     diagnosis = diagnose(moments, counts)
     assert diagnosis.image_counts.tolist() == [50, 5, 500]

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from tests.conftest import moments_of
 
 import logn
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 ROWS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=20), elements=FINITE)
@@ -100,8 +100,8 @@ EMPTY = logn.ClassMoments(3)
         (lambda: logn.ClassMoments(True), "Expected `num_columns`"),
         (lambda: logn.ClassMoments(3, nonfinite="drop"), "Expected `nonfinite`"),
         (lambda: logn.ClassMoments(3, sample_rows=-1), "Expected `sample_rows` to be at least 0"),
-        (lambda: logn.ClassMoments(3, metadata=StatisticsMetadata(class_names=("a",))), "one name per column"),
-        (lambda: StatisticsMetadata(background=1), "Expected `background`"),
+        (lambda: logn.ClassMoments(Head(3, names=("a",))), "one name per column"),
+        (lambda: Head(background=1), "Expected `background`"),
         (lambda: logn.ClassMoments.merge_all([]), "`parts` to be at least one ClassMoments, but got none"),
         (lambda: logn.ClassMoments.merge_all([EMPTY, np.zeros(2)]), "ClassMoments, but number 1 is ndarray"),
         (lambda: logn.ClassMoments.merge_all([EMPTY, logn.ClassMoments(2)]), "to have 3 columns, but got 2"),
@@ -116,16 +116,16 @@ def test_what_does_not_fit_is_refused(call, words):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("class_names", ("a", "c")),
+        ("names", ("a", "c")),
         ("background", 0),
         ("activation", "sigmoid"),
         ("layer", "head"),
         ("population", "queries"),
-        ("fingerprint", "f00"),
+        ("source", "torch:f00"),
     ],
 )
 def test_statistics_of_different_things_do_not_merge(field, value):
-    base = {"class_names": ("a", "b"), "population": "anchors"}
+    base = {"names": ("a", "b"), "population": "anchors"}
     mine, theirs = moments_of(np.ones((2, 2)), **base), moments_of(np.ones((2, 2)), **{**base, field: value})
     for merge in (mine.merge, lambda other: logn.ClassMoments.merge_all([mine, other])):
         with pytest.raises(logn.InputError, match=f"Statistics of different `{field}` do not merge"):
@@ -134,7 +134,7 @@ def test_statistics_of_different_things_do_not_merge(field, value):
 
 
 def test_unused_columns_may_be_a_list_or_an_array():
-    first, second = (StatisticsMetadata(unused=columns) for columns in ([1, 2], np.array([1, 2])))
+    first, second = (Head(unused=columns) for columns in ([1, 2], np.array([1, 2])))
     assert first.unused == second.unused == (1, 2)
     assert first == second
 

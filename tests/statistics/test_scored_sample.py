@@ -1,5 +1,7 @@
 """The sample of rows with high scores: unbiased with its weights, deterministic, and the same in any order of parts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,16 +10,16 @@ from hypothesis import strategies as st
 import logn
 from logn.base.arrays import sigmoid, softmax
 from logn.methods.sampled_scores import class_scores
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.row_sample import scored_rows
 
 CLASSES = 6
-SIGMOID = StatisticsMetadata(activation="sigmoid")
+SIGMOID = Head(activation="sigmoid")
 HEADS = {
     "sigmoid": (SIGMOID, False),
     "objectness": (SIGMOID, True),
-    "softmax detector": (StatisticsMetadata(background=-1), False),
-    "unknown": (StatisticsMetadata(), False),
+    "softmax detector": (Head(background=-1), False),
+    "unknown": (Head(), False),
 }
 
 
@@ -35,7 +37,9 @@ def dense_rows(seed, rows=40_000, *, background=False):
 
 def collected(head, seeds=(0,), sample_rows=1000, batch=4000):
     metadata, has_objectness = HEADS[head]
-    moments = logn.ClassMoments(CLASSES + (metadata.background is not None), sample_rows=sample_rows, metadata=metadata)
+    moments = logn.ClassMoments(
+        replace(metadata, num_columns=CLASSES + (metadata.background is not None)), sample_rows=sample_rows
+    )
     for seed in seeds:
         logits, objectness = dense_rows(seed, background=metadata.background is not None)
         for start in range(0, len(logits), batch):
@@ -87,7 +91,7 @@ def test_the_common_shift_of_a_dense_head_keeps_the_number(head, threshold):
 def test_parts_merge_to_the_same_sample_in_any_order(sizes, data):
     parts = []
     for seed, size in enumerate(sizes):
-        part = logn.ClassMoments(CLASSES, sample_rows=20, metadata=SIGMOID)
+        part = logn.ClassMoments(replace(SIGMOID, num_columns=CLASSES), sample_rows=20)
         part.update(*dense_rows(seed, size))
         parts.append(part)
     whole = logn.ClassMoments.merge_all(parts)
@@ -101,7 +105,7 @@ def test_parts_merge_to_the_same_sample_in_any_order(sizes, data):
 
 def test_a_part_that_knows_the_limit_gives_the_same_sample():
     moments = collected("sigmoid")
-    limited, free = moments.new_part(), logn.ClassMoments(CLASSES, sample_rows=1000, metadata=SIGMOID)
+    limited, free = moments.new_part(), logn.ClassMoments(replace(SIGMOID, num_columns=CLASSES), sample_rows=1000)
     logits, _ = dense_rows(9)
     limited.update(logits)
     free.update(logits)
@@ -111,7 +115,7 @@ def test_a_part_that_knows_the_limit_gives_the_same_sample():
 
 
 def test_a_classifier_has_the_unbiased_sample_alone():
-    moments = logn.ClassMoments(3, sample_rows=10, metadata=StatisticsMetadata(activation="softmax"))
+    moments = logn.ClassMoments(Head(3, activation="softmax"), sample_rows=10)
     moments.update(np.random.default_rng(0).normal(size=(100, 3)))
     assert not {name for name in moments.to_arrays() if name.startswith("scored")}
     np.testing.assert_array_equal(moments.scored_sample()[0], moments.sample.astype(np.float64))
@@ -129,7 +133,7 @@ def test_a_classifier_has_the_unbiased_sample_alone():
     ],
 )
 def test_a_sample_that_does_not_fit_together_is_refused(name, value, words):
-    moments = logn.ClassMoments(3, sample_rows=10, metadata=SIGMOID)
+    moments = logn.ClassMoments(replace(SIGMOID, num_columns=3), sample_rows=10)
     moments.update(np.random.default_rng(0).normal(size=(10, 3)))
     arrays = moments.to_arrays() | {name: value}
     arrays = {key: array for key, array in arrays.items() if array is not None}

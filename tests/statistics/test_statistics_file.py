@@ -6,24 +6,26 @@ from safetensors.numpy import load, save
 from tests.conftest import moments_of
 
 import logn
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
-META = StatisticsMetadata(
-    class_names=("bg", "naïve", "<script>"),
+META = Head(
+    names=("bg", "naïve", "<script>"),
     background=0,
     activation="softmax",
     layer="head",
     population="images",
-    fingerprint="ab12",
+    source="torch:ab12",
 )
-HEAD = {"format": "logn.statistics", "schema": "4", **META.to_text()}
+HEAD = {"format": "logn.statistics", "schema": "5", "head": META.to_json()}
 MORE = np.random.default_rng(9).normal(size=(5, 3))
 
 
 @pytest.fixture
 def moments():
     rows = np.concatenate([np.random.default_rng(seed).normal(size=(5, 3)) for seed in range(3)])
-    return moments_of(rows, 3, sample_rows=4, **vars(META))
+    return moments_of(
+        rows, 3, sample_rows=4, **{name: value for name, value in vars(META).items() if name != "num_columns"}
+    )
 
 
 def test_files_and_bytes_give_back_what_they_got(moments, tmp_path):
@@ -32,35 +34,13 @@ def test_files_and_bytes_give_back_what_they_got(moments, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.safetensors"]
     assert moments.to_bytes() == path.read_bytes()
     copies = logn.ClassMoments.load(path), logn.ClassMoments.from_bytes(moments.to_bytes())
-    assert all(loaded.metadata == META and loaded.to_bytes() == moments.to_bytes() for loaded in copies)
+    assert all(loaded.head == META and loaded.to_bytes() == moments.to_bytes() for loaded in copies)
     moments.update(MORE)
     for loaded in copies:
         loaded.update(MORE)
         np.testing.assert_allclose(loaded.variance, moments.variance, rtol=1e-12)
         np.testing.assert_array_equal(loaded.mean_probability, moments.mean_probability)
         assert loaded.sample.shape == moments.sample.shape
-
-
-def test_a_flipped_bit_anywhere_is_noticed(moments, tmp_path):
-    path = tmp_path / "x.safetensors"
-    moments.save(path)
-    content = path.read_bytes()
-    changed_silently = []
-    for position in range(len(content)):
-        changed = bytearray(content)
-        changed[position] ^= 0x10
-        path.write_bytes(changed)
-        try:
-            logn.ClassMoments.load(path)
-        except logn.InputError:
-            continue
-        changed_silently.append(content[position : position + 1])
-    # Only the name of the entry that holds the checksum, without which a file is read as it is, and the padding.
-    assert b"".join(changed_silently).strip() in (b"", b"checksum")
-    mean = content.index(moments.mean.tobytes())
-    path.write_bytes(content[: mean + 6] + bytes([content[mean + 6] ^ 1]) + content[mean + 7 :])
-    with pytest.raises(logn.InputError, match=r"x\.safetensors` is damaged: its checksum differs"):
-        logn.ClassMoments.load(path)
 
 
 def test_paths_and_objects_that_hold_no_statistics(moments, tmp_path):
@@ -101,8 +81,11 @@ OBJECTNESS = "`sample_objectness` should be one finite float16 per sampled row"
         (lambda whole: b"hello", "is not a valid safetensors file"),
         (headed(), "is a file of another program, not `logn.statistics`"),
         (headed(format="logn.affine"), "is `logn.affine`, not `logn.statistics`: pass what `logn collect` writes"),
-        (headed(format="logn.statistics", schema="99"), "has schema 99, but this version of LogN reads 4: make it"),
-        (headed(format="logn.statistics", schema="4"), "does not hold valid statistics: `mean` is missing"),
+        (headed(format="logn.statistics", schema="99"), "has schema 99, but this version of LogN reads 5: make it"),
+        (
+            headed(format="logn.statistics", schema="5", head=META.to_json()),
+            "does not hold valid statistics: `mean` is missing",
+        ),
         (changed(mean=np.array([0.0, np.nan, 0.0])), ".*`mean` is not finite for class 1"),
         (changed(count=np.array([5.0, -5.0, 5.0])), ".*`count` is negative for class 1"),
         (changed(count=np.array([5.0, 5.5, 5.0])), ".*`count` is not a whole number for class 1"),

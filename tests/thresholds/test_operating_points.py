@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.made.split import store_header
 
 import logn
 from logn.base.arrays import sigmoid
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter
+from logn.statistics.head import Head
 from logn.thresholds.choose import Goal, choose, choose_thresholds, shrinkage_weights
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
@@ -321,8 +323,10 @@ class TestOfADetector:
         assert any("False alarms count only" in note for note in lvis.notes)
 
     def test_saved_points_are_the_same(self, softmax_split, tmp_path):
-        correction = ClassAffine.over_foreground(np.ones(10), np.linspace(-1, 1, 10), 0, method="made")
-        correction = ClassAffine(correction.scale, correction.shift, softmax_split.store.header.background)
+        correction = ClassAffine.over_foreground(np.ones(10), np.linspace(-1, 1, 10), Head(background=0), method="made")
+        correction = ClassAffine(
+            correction.scale, correction.shift, head=Head(background=softmax_split.store.header.head.background)
+        )
         points = self.points(softmax_split, "fppi=1", correction)
         points.save(tmp_path / "points.json")
         content = json.loads((tmp_path / "points.json").read_text(), parse_constant=pytest.fail)
@@ -427,8 +431,8 @@ class TestGiven:
             ("a.json", "no json", "is not JSON such as"),
             ("a.json", "[]", "is not a JSON object such as"),
             ("a.json", '{"car": 0.5, "car": 0.4}', "'car' comes twice"),
-            ("a.json", '{"format": "logn.operating_points", "schema": 9}', "has schema 9; this version reads 2"),
-            ("a.json", '{"format": "logn.operating_points", "schema": 2}', "damaged"),
+            ("a.json", '{"format": "logn.operating_points", "schema": 9}', "has schema 9; this version reads 3"),
+            ("a.json", '{"format": "logn.operating_points", "schema": 3}', "damaged"),
             ("a.csv", "class,threshold\ncar,0.5\ncar,0.5\n", "names the class `car` twice"),
             ("a.csv", "class,threshold\ncar\n", "has a line without a class and a threshold"),
         ],
@@ -480,7 +484,7 @@ class TestFoldedAsTheFrameworkDecodes:
         rng = np.random.default_rng(8)
         options = {"num_columns": 4, "activation": "sigmoid", "dtype": "float32", **header}
         annotations, images = [], []
-        with PredictionWriter(folder, StoreHeader(**options)) as writer:
+        with PredictionWriter(folder, store_header(**options)) as writer:
             for image in range(1, 61):
                 corner = rng.uniform(0, 60, (8, 2))
                 boxes = np.hstack([corner, corner + 30]).astype(np.float32)
@@ -498,7 +502,7 @@ class TestFoldedAsTheFrameworkDecodes:
         names = 3 if "class_columns" in header else 4
         categories = [{"id": label + 1, "name": f"thing {label}"} for label in range(names)]
         truth = {"images": images, "annotations": annotations, "categories": categories}
-        store = PredictionStore(folder)
+        store = Predictions(folder)
         return store, logn.operating_points(store, truth, "f1", num_bootstrap=20)
 
     def test_with_an_objectness_a_shift_is_refused_and_a_factor_at_the_output_is_exact(self, tmp_path):
@@ -523,12 +527,12 @@ class TestFoldedAsTheFrameworkDecodes:
         assert f"With one class per box {100 * folded.kept:.1f} % stays." in folded.describe()
 
     def test_columns_without_a_class_are_left_alone(self, tmp_path):
-        store, points = self.points(tmp_path, class_columns=(2, 0, 1))
+        store, points = self.points(tmp_path, class_columns=(0, 1, 3))
         folded = points.fold(0.25, store)
         assert folded.is_exact
-        assert folded.affine.shift[3] == 0
+        assert folded.affine.shift[2] == 0
         np.testing.assert_allclose(
-            folded.affine.shift[[2, 0, 1]], clipped_logit(0.25) - clipped_logit(points.thresholds)
+            folded.affine.shift[[0, 1, 3]], clipped_logit(0.25) - clipped_logit(points.thresholds)
         )
 
 

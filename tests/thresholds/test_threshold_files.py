@@ -52,8 +52,8 @@ def test_a_file_with_any_wrong_value_is_read_or_refused_in_one_sentence(document
 
 
 def test_columns_that_cannot_be_are_refused(document, tmp_path):
-    for settings in ({"columns": [0] * 10}, {"columns": [99, *range(1, 10)]}, {"num_columns": 4}, {"columns": "abc"}):
-        changed = document | {"settings": document["settings"] | settings}
+    for values in ({"unused": [0]}, {"unused": [99]}, {"num_columns": 4}, {"background": 7}, {"names": "abc"}):
+        changed = document | {"head": document["head"] | values}
         (tmp_path / "t.json").write_text(json.dumps(changed))
         with pytest.raises(InputError, match=r"t.json` is a damaged file of thresholds"):
             OperatingPoints.load(tmp_path / "t.json")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import logn
 from logn.errors import InputError
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 
 SPLITS = ("train", "test")
 SAMPLE_ROWS = 1024
@@ -50,8 +50,8 @@ def keep(run: Path, output: Path) -> None:
         raise InputError(f"`{run}` is not finished: it has no `test_logits.npy`. Start its training again; it goes on.")
     output.mkdir(parents=True, exist_ok=True)
     logits = np.load(run / "train_logits.npy")
-    metadata = StatisticsMetadata(activation="softmax", population="images")
-    moments = logn.ClassMoments(logits.shape[1], sample_rows=SAMPLE_ROWS, mean_probability=True, metadata=metadata)
+    head = Head(logits.shape[1], activation="softmax", population="images")
+    moments = logn.ClassMoments(head, sample_rows=SAMPLE_ROWS, mean_probability=True)
     moments.update(logits)
     moments.save(output / "statistics.safetensors")
     np.save(output / "test_logits.npy", np.load(run / "test_logits.npy").astype(np.float16))

@@ -85,7 +85,7 @@ def figure(
             elif name is Name.background_ratio:
                 made = draw.draw_background_ratio(figure_data.background_ratio(seen), make)
             elif name is Name.margin_effect:
-                background = seen.moments.metadata.background
+                background = seen.moments.head.background
                 means = [mean for column, mean in enumerate(seen.moments.mean) if column != background]
                 made = draw.draw_margin_effect(figure_data.margin_effect(own=float(min(means))), make)
             else:

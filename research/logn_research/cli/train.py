@@ -18,7 +18,7 @@ from logn_research.cli.shared import Images, Progress
 def train(
     data: Annotated[
         Path,
-        typer.Argument(help="Annotations of boxes: LVIS, COCO, YOLO, VOC, or a folder with `train.json`."),
+        typer.Argument(help="Annotations of boxes: LVIS, COCO, YOLO, or a folder with `train.json`."),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="PATH", help="Folder of the run; made if it is not there.")

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logn.data.annotations import IntArray
+from logn.data.coco import Category
 from logn.data.dataset import DetectionDataset
 from logn.data.label_sources import find_labels, with_split
+from logn.data.labels import IntArray
 from logn.data.masks import BoolArray
 from logn.errors import InputError, LogNWarning
 from logn_research.datasets.masks import decode_segmentation
 from logn_research.datasets.sample import Sample
 
 FloatArray = npt.NDArray[np.float32]
-Stamp = tuple[int, int]
 TRAINING_NAMES = ("train.json", "annotations/train.json", "lvis_v1_train.json", "annotations/lvis_v1_train.json")
-
-
-@dataclass(frozen=True)
-class Category:
-    """One class; `frequency` is LVIS's group (`r`, `c`, `f`), None if the file has none."""
-
-    id: int
-    name: str
-    frequency: str | None = None
 
 
 class SampleDataset(DetectionDataset):
@@ -43,31 +32,24 @@ class SampleDataset(DetectionDataset):
     does; a warning counts both. Crowd regions stay, marked by `is_crowd_of`, but do not count in `image_counts` and
     `instance_counts`.
 
-    Polygons stay in the file until `Sample.masks()` asks for them, so the file must not change meanwhile.
+    Polygons stay text until `Sample.masks()` asks for them.
 
     Args:
-        annotation_file: As for `DetectionDataset`. Labels of YOLO and VOC have no masks.
+        annotation_file: As for `DetectionDataset`. Labels of YOLO have no masks.
         image_root: As for `DetectionDataset`.
     """
 
     def __init__(
         self, annotation_file: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None
     ) -> None:
-        super().__init__(annotation_file, image_root)
-        source = find_labels(annotation_file)
         #: Whether the annotations can have masks.
-        self.has_masks = source.form == "json"
-        self._mask_file, self._stamp = source.path, _stamp(source.path)
+        self.has_masks = find_labels(annotation_file).form == "json"
+        super().__init__(annotation_file, image_root, outlines=self.has_masks)
         self._keep_boxes()
 
     def _keep_boxes(self) -> None:
         """Clip the boxes, drop the empty ones, and order what is left by image."""
-        found = self.annotations
-        #: The classes in the order of their ids.
-        self.categories = tuple(sorted(map(_category, found.categories), key=lambda category: category.id))
-        image_of = found.positions("image", self.image_ids)
-        label_of = found.positions("category", self.category_ids)
-        corners = found.boxes.copy()
+        image_of, corners = self.labels.image_index, self.labels.boxes.copy()
         corners[:, 2:] += corners[:, :2]
         clipped = corners.clip(0.0, np.tile(self.image_sizes[:, ::-1].astype(np.float64)[image_of], 2))
         whole = ((clipped[:, 2:] - clipped[:, :2]) >= 1.0).all(axis=1)
@@ -78,9 +60,9 @@ class SampleDataset(DetectionDataset):
         # The annotations of image `i` are `starts[i]:starts[i + 1]`.
         self._starts = np.searchsorted(image_of[order], np.arange(len(self) + 1))
         self._boxes: FloatArray = clipped[order].astype(np.float32)
-        self._labels: npt.NDArray[np.int32] = label_of[order].astype(np.int32)
-        self._is_crowd: BoolArray = found.crowd[order]
-        self._places: IntArray = found.places[order]  # in the file, for who reads more of the annotations
+        self._labels: npt.NDArray[np.int32] = self.labels.classes[order].astype(np.int32)
+        self._is_crowd: BoolArray = self.labels.crowd[order]
+        self._order = order
         #: Boxes left out because less than a pixel of them is inside the image.
         self.dropped_boxes = int(np.count_nonzero(~whole))
         #: Boxes that reached more than a pixel over the edge of the image.
@@ -94,10 +76,15 @@ class SampleDataset(DetectionDataset):
                 stacklevel=4,
             )
 
+    @property
+    def categories(self) -> tuple[Category, ...]:
+        """The classes in the order of their ids."""
+        return self.labels.categories
+
     @cached_property
     def image_sizes(self) -> IntArray:
         """Height and width of each image, shape `(len(self), 2)`."""
-        return np.array([(image.height, image.width) for image in self._images], np.int64)
+        return np.array([(image.height, image.width) for image in self.labels.images], np.int64)
 
     @cached_property
     def instance_counts(self) -> IntArray:
@@ -130,7 +117,9 @@ class SampleDataset(DetectionDataset):
     def __getitem__(self, index: int) -> Sample:
         rows = self._rows(index)
         size = tuple(self.image_sizes[index].tolist())
-        masks = partial(_read_masks, self._mask_file, self._stamp, self._places[rows].copy(), size)
+        outlines = self.labels.outlines or ()
+        kept = [outlines[row] for row in self._order[rows].tolist()] if outlines else []
+        masks = partial(_read_masks, self.annotation_file, kept, size)
         return Sample(
             image=self.read_image(index),
             boxes=self.boxes_of(index),
@@ -150,38 +139,22 @@ class SampleDataset(DetectionDataset):
         return np.split(self._labels[objects].astype(np.int64), counted[1:-1])
 
 
-def _stamp(path: Path) -> Stamp:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
 def _refuse_masks(path: Path) -> BoolArray:
-    raise InputError(f"`{path}` gives no masks: only boxes are read of YOLO and VOC labels.")
+    raise InputError(f"`{path}` gives no masks: only boxes are read of YOLO labels.")
 
 
-def _read_masks(path: Path, stamp: Stamp, places: IntArray, size: tuple[int, int]) -> BoolArray:
-    if _stamp(path) != stamp:
-        raise InputError(f"`{path}` has changed since it was read: read it again.")
-    masks = np.zeros((len(places), *size), np.bool_)
-    with path.open("rb") as file:
-        for row, (start, stop) in enumerate(places.tolist()):
-            file.seek(start)
-            annotation = json.loads(file.read(stop - start))
-            try:
-                masks[row] = decode_segmentation(annotation.get("segmentation", []), *size)
-            except InputError as error:
-                raise InputError(f"{str(error)[:-1]} (annotation {annotation.get('id')} of `{path}`).") from error
+def _read_masks(path: Path, outlines: Sequence[msgspec.Raw], size: tuple[int, int]) -> BoolArray:
+    masks = np.zeros((len(outlines), *size), np.bool_)
+    for row, outline in enumerate(outlines):
+        try:
+            masks[row] = decode_segmentation(msgspec.json.decode(outline) if outline else [], *size)
+        except InputError as error:
+            raise InputError(f"{str(error)[:-1]} (of `{path}`).") from error
     return masks
 
 
-def _category(entry: Mapping[str, Any]) -> Category:
-    frequency = entry.get("frequency")
-    name = str(entry.get("name", entry["id"]))
-    return Category(entry["id"], name, frequency if frequency in ("r", "c", "f") else None)
-
-
 def find_annotations(data: str | os.PathLike[str]) -> Path:
-    """The training annotations that `data` is or holds; of YOLO and VOC the split "train".
+    """The training annotations that `data` is or holds; of YOLO the split "train".
 
     A folder with a single JSON file needs no particular name.
     """

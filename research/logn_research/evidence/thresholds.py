@@ -26,7 +26,7 @@ from logn.base.files import write_text
 from logn.methods.affine import ClassAffine
 from logn.models.open import detector as open_detector
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.thresholds.choose import ChosenThresholds, Goal, choose_thresholds, offset_to_meet, read_detections
 from logn.thresholds.points import ClassPoint, OperatingPoints
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections, clipped_logit, measure
@@ -138,7 +138,7 @@ def folded(
     shares = []
     for at in (DEFAULT_AT, chosen.common):
         on_dev = points.fold(at, stores["dev"], at_least=0.0, at_output=bool(how.settings["objectness"]))
-        on_test = on_dev.measured(PredictionStore(stores["test"]))
+        on_test = on_dev.measured(Predictions(stores["test"]))
         shares.append(
             {name: round(value, 4) for name, value in (("at", at), ("dev", on_dev.kept), ("test", on_test.kept))}
         )

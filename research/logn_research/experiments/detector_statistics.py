@@ -14,7 +14,7 @@ from logn.models.images import as_tensor
 from logn.models.layer import fingerprint
 from logn.models.torch.attach import attach
 from logn.models.torch.record import record
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 from logn_research.assignment import columns_of
@@ -129,16 +129,15 @@ def _start(detector: Any, dataset: SampleDataset, estimator: Callable[..., Stati
     """Statistics that have seen nothing yet, and know what they are of."""
     layer, names = detector.logit_layer, dataset.class_names
     has_background = detector.background is not None
-    metadata = StatisticsMetadata(
-        class_names=("background", *names) if has_background else names,
+    head = Head(
+        names=("background", *names) if has_background else names,
         background=detector.background,
         activation=detector.activation,
         layer=layer.name,
         population=detector.population,
-        fingerprint=fingerprint(detector),
+        source=fingerprint(detector),
     )
-    columns = len(names) + has_background
-    return estimator(columns, sample_rows=default_sample_rows(columns), metadata=metadata)
+    return estimator(head, sample_rows=default_sample_rows(head.width))
 
 
 def _finished(statistics: Statistics) -> ClassMoments:

@@ -23,7 +23,7 @@ from logn.methods.catalog import needs, parse
 from logn.models.layer import find_modules, fingerprint
 from logn.predictions.decoder import DecodeSettings
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.estimators import PositiveMoments, Statistics
@@ -192,7 +192,7 @@ def predictions(cache: ArtifactCache, spec: ModelSpec, split: str) -> Path:
     store = cache.run(spec) / f"predictions-{split}"
     data, detector = cache.dataset(spec, split), cache.model(spec)
     with cache.step(f"Predicting {split} of {spec.name}", len(data)) as progress:
-        predict(detector, data, store, metadata={"fingerprint": fingerprint(detector)}, progress=progress)
+        predict(detector, data, store, progress=progress)
     return store
 
 
@@ -213,9 +213,7 @@ def detector_statistics(
     name = "".join(f"-{part}" for part in (of_labels.replace(" ", "-"), protocol.suffix[2:].replace(", ", "-")) if part)
     stages = range(len(detector.logit_layer_paths)) if by_stage else range(1)
     files = [cache.run(spec) / f"statistics{name}{f'.{stage}' if by_stage else ''}.safetensors" for stage in stages]
-    if not all(
-        file.exists() and ClassMoments.load(file).metadata.fingerprint == fingerprint(detector) for file in files
-    ):
+    if not all(file.exists() and ClassMoments.load(file).head.source == fingerprint(detector) for file in files):
         training = cache.dataset(spec, "train")
         images = len(training) if spec.problem.train else min(STATISTICS_IMAGES, len(training))
         with cache.step(f"Statistics of {spec.name}", images) as progress:
@@ -241,7 +239,7 @@ def _measure_detector(
     ]
     failures: dict[str, Any] = {}
     if missing:
-        store = PredictionStore(predictions(cache, spec, "test"))
+        store = Predictions(predictions(cache, spec, "test"))
         maps: dict[str, Any] = {}
         by_stage: dict[str, Path] = {}
         for row in missing:
@@ -255,7 +253,7 @@ def _measure_detector(
                 failures[row.key] = {"failure": str(error)}
         fresh = _compared(cache, spec, store, maps, protocol, errors) if maps else {}
         for key, corrected in by_stage.items():
-            fresh[key] = _compared(cache, spec, PredictionStore(corrected), {"none": None}, protocol, errors)["none"]
+            fresh[key] = _compared(cache, spec, Predictions(corrected), {"none": None}, protocol, errors)["none"]
         known = cache.add_records(spec, {names[key]: record for key, record in fresh.items()})
     return failures | {key: known[name] for key, name in names.items() if name in known}
 
@@ -263,14 +261,14 @@ def _measure_detector(
 def _compared(
     cache: ArtifactCache,
     spec: ModelSpec,
-    store: PredictionStore,
+    store: Predictions,
     maps: Mapping[str, Any],
     protocol: Protocol,
     errors: bool,
 ) -> dict[str, Any]:
     detector, test = cache.model(spec), cache.dataset(spec, "test")
     # A correction of a cascade's stages changes its digest, but no mask.
-    digest = store.header.metadata.get("fingerprint")
+    digest = store.header.head.source
     source = SimpleNamespace(propose=detector.propose, masks=detector.masks, fingerprint=digest)
     shown: dict[str, Any] = {"masks": source, "images": test} if test.has_masks else {}
     with cache.step(f"Measuring {len(maps)} rows of {spec.name}", 2 * len(test)) as progress:
@@ -295,7 +293,7 @@ def _compared(
     }
 
 
-def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol, store: PredictionStore) -> Any:
+def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol, store: Predictions) -> Any:
     """The map of a row; None for none, and a list of maps for the stages of a cascade."""
     name, inputs = parse(row.method)[0], dict[str, Any]()
     if name == "none":
@@ -310,18 +308,18 @@ def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol,
         layer: Any = find_modules(detector, detector.logit_layer)[0]
         inputs |= {part: getattr(layer, part).detach().cpu().numpy() for part in ("weight", "bias")}
     if "moments" not in needs(name):
-        return fit_for_store(row.method, store.header, **inputs)
+        return fit_for_store(row.method, store.header.head, **inputs)
 
     stages = detector_statistics(cache, spec, protocol, row.statistics)
-    maps = [fit_for_store(row.method, store.header, moments=moments, **inputs) for moments in stages]
+    maps = [fit_for_store(row.method, store.header.head, moments=moments, **inputs) for moments in stages]
     return maps if len(maps) > 1 else maps[0]
 
 
 def _stage_store(cache: ArtifactCache, spec: ModelSpec, name: str, maps: Sequence[Any]) -> Path:
     """The proposals of a cascade whose stages are corrected one by one."""
     detector, test = cache.model(spec), cache.dataset(spec, "test")
-    digest = correct_stages(detector, maps)
+    correct_stages(detector, maps)
     folder = cache.run(spec) / f"predictions-test-{name.replace(':', '-').replace(', ', '-').replace(' ', '-')}"
     with cache.step(f"Predicting test of {spec.name} with {name}", len(test)) as progress:
-        predict(detector, test, folder, metadata={"fingerprint": digest}, progress=progress)
+        predict(detector, test, folder, progress=progress)
     return folder

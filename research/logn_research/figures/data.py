@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
 from logn.errors import InputError
 from logn.models.images import as_tensor
 from logn.statistics.diagnosis import spearman
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 from logn_research.assignment import classes_of
 from logn_research.datasets.sample_dataset import SampleDataset
@@ -81,9 +80,8 @@ def training_pass(
     """
     classes = training.num_classes
     columns = classes + (detector.background is not None)
-    metadata = StatisticsMetadata(background=detector.background, activation=detector.activation)
-    moments = ClassMoments(columns, metadata=metadata)
-    positives = PositiveMoments(columns, metadata=metadata)
+    head = Head(columns, background=detector.background, activation=detector.activation)
+    moments, positives = ClassMoments(head), PositiveMoments(head)
     per_image: list[npt.NDArray[np.int64]] = []
     objects: list[npt.NDArray[np.int64]] = []
     background = 0
@@ -216,7 +214,7 @@ def logit_statistics(
         instance_counts: Objects of each foreground class, which give the order.
         shown: How often the objects of each class were shown, where a sampler repeated some; else once each.
     """
-    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.head.background)
     counts = np.maximum(np.asarray(instance_counts, np.float64), 1.0)
     mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
     if len(counts) != len(mean):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from logn.base.arrays import check_background
 from logn.errors import InputError
+from logn.statistics.head import check_background
 
 
 def class_numbers(name: str, values: npt.ArrayLike, *, above_zero: bool = False) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import logn
 from logn.predictions.store import PredictionWriter, StoreHeader
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn_research.datasets.samplers import RepeatFactorSampler
 from logn_research.estimators import MovingAverage
 from logn_research.strong.features import PROPOSALS, SPLITS, FeatureCache, read_split
@@ -203,15 +203,14 @@ def write_head(
 ) -> None:
     """Write statistics over all training proposals, those of the paper, and dev and test as prediction stores."""
     background = 0 if spec.activation == "softmax" else None
-    columns = len(data.names) + (background is not None)
     names = ("background", *data.names) if background == 0 else data.names
-    metadata = StatisticsMetadata(names, background, spec.activation, population="proposals")
-    moments = logn.ClassMoments(columns, sample_rows=20_000, mean_probability=True, metadata=metadata)
-    options: dict[str, Any] = {"momentum": 1 - KEPT_OF_START ** (1 / len(data.images)), "metadata": metadata}
+    columns = Head(names=names, background=background, activation=spec.activation, population="proposals")
+    moments = logn.ClassMoments(columns, sample_rows=20_000, mean_probability=True)
+    momentum = 1 - KEPT_OF_START ** (1 / len(data.images))
     sampled, moving, official = (
-        logn.ClassMoments(columns, metadata=metadata),
-        MovingAverage(columns, **options),
-        MovingAverage(columns, **options),
+        logn.ClassMoments(columns),
+        MovingAverage(columns, momentum=momentum),
+        MovingAverage(columns, momentum=momentum),
     )
     generator = np.random.default_rng(spec.seed)
     for index in range(len(data.images)):
@@ -225,9 +224,7 @@ def write_head(
     others = {"sampled regions": sampled, "moving average": moving.moments(), "official": official.moments()}
     for name, statistics in others.items():
         statistics.save(folder / f"statistics, {name}.safetensors")
-    header = StoreHeader(
-        columns, background, spec.activation, dtype="float32", class_names=data.names, category_ids=data.category_ids
-    )
+    header = StoreHeader(columns, dtype="float32", category_ids=data.category_ids)
     for split in splits:
         images = read_split(root, split)["images"]
         cache = FeatureCache(data_folder(folder), split, len(images))

@@ -12,10 +12,11 @@ import numpy as np
 
 import logn
 from logn import ClassAffine, ClassMoments
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.data.fractal_dimensions import read_dimensions
 from logn.measure.comparison.comparison import CompareSettings
 from logn.statistics.diagnosis import active_classes
+from logn.statistics.head import Head, foreground_columns
 
 BOOTSTRAP = 200
 # Both kinds of labels of a split: federated as in LVIS, and exhaustive.
@@ -29,7 +30,7 @@ METRICS = ("AP", "AP50", "AP75", "APr", "APc", "APf")
 
 def statistics_of(moments: ClassMoments) -> dict[str, FloatArray]:
     """What each method takes away of a live foreground class, in units of its logit."""
-    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.head.background)
     prior = moments.mean_probability
     if prior is None:
         raise ValueError("The statistics hold no mean probability.")
@@ -50,7 +51,7 @@ def methods(
         dimensions: Fractal dimension of each class, for FRACAL.
         others: Other statistics of the same head, by name, for the paper's equation.
     """
-    place = moments.metadata.background
+    place = moments.head.background
     foreground = foreground_columns(moments.num_columns, place)
     live = active_classes(moments, place)[foreground]
     advice = logn.recommend(moments)
@@ -67,7 +68,7 @@ def methods(
 
         def centred(shift: FloatArray) -> ClassAffine:
             moved = np.where(live, shift, 0.0)
-            return ClassAffine.over_foreground(np.ones(len(live)), moved, place, method="")
+            return ClassAffine.over_foreground(np.ones(len(live)), moved, Head(background=place), method="")
 
         mean, prior = values["mean"], values["prior"]
         maps["mean centred, margin -4"] = centred(mean[live].mean() - mean - 4.0)
@@ -85,20 +86,20 @@ def methods(
 
 def relative_std(moments: ClassMoments) -> ClassAffine:
     """The paper's equation, divided by the standard deviation relative to its mean over the live classes."""
-    place = moments.metadata.background
+    place = moments.head.background
     foreground = foreground_columns(moments.num_columns, place)
     live = active_classes(moments, place)[foreground]
     size = np.sqrt(moments.variance[foreground] + 1e-5)
     factor = np.where(live, size[live].mean(), 1.0)
     paper = logn.logit_normalization(moments)
     return ClassAffine.over_foreground(
-        factor * paper.scale[foreground], factor * paper.shift[foreground], place, method=""
+        factor * paper.scale[foreground], factor * paper.shift[foreground], Head(background=place), method=""
     )
 
 
 def landscape(moments: ClassMoments) -> dict[str, ClassAffine]:
     """Each form with the average class left where it is, then the whole foreground shifted."""
-    place = moments.metadata.background
+    place = moments.head.background
     live = active_classes(moments, place)[foreground_columns(moments.num_columns, place)]
     found = statistics_of(moments)
     std = np.sqrt(moments.variance[foreground_columns(moments.num_columns, place)] + 1e-5)
@@ -107,10 +108,12 @@ def landscape(moments: ClassMoments) -> dict[str, ClassAffine]:
     for shift in LANDSCAPE:
         for name, values in forms.items():
             moved = np.where(live, values[live].mean() - values + shift, 0.0)
-            maps[f"{name} {shift:+g}"] = ClassAffine.over_foreground(np.ones(len(std)), moved, place, method="")
+            maps[f"{name} {shift:+g}"] = ClassAffine.over_foreground(
+                np.ones(len(std)), moved, Head(background=place), method=""
+            )
         relative = np.where(live, std[live].mean() / std, 1.0)
         moved = np.where(live, relative * (found["mean"][live].mean() - found["mean"]) + shift, 0.0)
-        maps[f"mean, std {shift:+g}"] = ClassAffine.over_foreground(relative, moved, place, method="")
+        maps[f"mean, std {shift:+g}"] = ClassAffine.over_foreground(relative, moved, Head(background=place), method="")
     return maps
 
 

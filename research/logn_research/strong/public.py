@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 
 import logn
 from logn.models.images import as_tensor
-from logn.models.opened import column_names
-from logn.statistics.metadata import StatisticsMetadata
+from logn.models.opened import head_of
 from logn_research.datasets.sample_dataset import SampleDataset
 
 STATISTICS_IMAGES = 1000
@@ -30,12 +30,13 @@ def ssdlite(weights: Path) -> Any:
 
 
 class FirstImages:
-    """The first images of a data set, as a source for `logn.predict`."""
+    """The first images of a data set, with what `logn.predict` needs of one."""
 
     def __init__(self, dataset: SampleDataset, number: int) -> None:
         self._dataset = dataset
         self.image_ids = dataset.image_ids[:number]
         self.class_names, self.category_ids = dataset.class_names, dataset.category_ids
+        self.images_fingerprint = None
 
     def read_image(self, index: int) -> Any:
         """One image, RGB."""
@@ -48,13 +49,8 @@ def record(detector: Any, images: SampleDataset, number: int) -> logn.ClassMomen
     for index in np.linspace(0, len(images) - 1, min(number, len(images))).astype(int):
         (proposals,) = detector.propose([as_tensor(images.read_image(int(index)))])
         if moments is None:
-            metadata = StatisticsMetadata(
-                class_names=column_names(detector, None, proposals.num_columns),
-                background=detector.background,
-                activation=detector.activation,
-                population="all boxes",
-            )
-            moments = logn.ClassMoments(proposals.num_columns, sample_rows=20_000, metadata=metadata)
+            head = replace(head_of(detector, proposals), layer=None, source=None, population="all boxes")
+            moments = logn.ClassMoments(head, sample_rows=20_000)
         moments.update(proposals.logits, proposals.objectness)
     if moments is None:
         raise ValueError("There are no images.")
@@ -67,5 +63,5 @@ def write_public(detector: Any, data: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not statistics.exists():
         record(detector, SampleDataset(data / "train.json"), STATISTICS_IMAGES).save(statistics)
-    test = FirstImages(SampleDataset(data / "test.json"), MEASURED_IMAGES)
+    test: Any = FirstImages(SampleDataset(data / "test.json"), MEASURED_IMAGES)
     logn.predict(detector, test, folder / "test")

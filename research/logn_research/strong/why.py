@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 import logn
-from logn import ClassAffine, ClassMoments, PredictionStore
+from logn import ClassAffine, ClassMoments, Predictions
 from logn.measure.comparison.comparison import CompareSettings
 from logn.predictions.detections import LVIS_CAP, DecodeSettings
 from logn.statistics.diagnosis import spearman
+from logn.statistics.head import Head
 from logn_research.strong.heads import _iou
 
 MARGINS = (0.0, -2.0, -4.0, -6.0, -8.0, -12.0)
@@ -21,7 +22,7 @@ CAPS = (20, 50, 100, 300, 1000)
 NO_LIMIT = 10_000  # detections per image: more than any image has that could still be right
 
 
-def box_fit(store: PredictionStore, annotations: Path) -> dict[str, float]:
+def box_fit(store: Predictions, annotations: Path) -> dict[str, float]:
     """Rank correlations with the overlap of a box and its object, over boxes that overlap one by 0.3 or more."""
     objects: dict[int, list[list[float]]] = {}
     for item in json.loads(annotations.read_text())["annotations"]:
@@ -49,7 +50,7 @@ def margins(num_classes: int) -> dict[str, ClassAffine]:
     """The foreground shifted, nothing else."""
     return {
         f"margin {margin:g}": ClassAffine.over_foreground(
-            np.ones(num_classes), np.full(num_classes, margin), 0, method=""
+            np.ones(num_classes), np.full(num_classes, margin), Head(background=0), method=""
         )
         for margin in MARGINS
     }
@@ -58,7 +59,7 @@ def margins(num_classes: int) -> dict[str, ClassAffine]:
 def explain(folder: Path, annotations: Path, split: str = "dev") -> dict[str, Any]:
     """What the page on strong detectors says of one softmax head, from its predictions."""
     moments = ClassMoments.load(folder / "statistics.safetensors")
-    store = PredictionStore(folder / split)
+    store = Predictions(folder / split)
     maps: dict[str, Any] = margins(moments.num_columns - 1)
     half = logn.recommend(moments).fit(moments, force=True)
     found: dict[str, Any] = {"box fit": box_fit(store, annotations), "no limit": {}, "caps": {}}
@@ -71,7 +72,7 @@ def explain(folder: Path, annotations: Path, split: str = "dev") -> dict[str, An
 
 
 def _average_precision(
-    store: PredictionStore, annotations: Path, maps: dict[str, Any], max_detections: int
+    store: Predictions, annotations: Path, maps: dict[str, Any], max_detections: int
 ) -> dict[str, float]:
     """AP of each method with so many detections an image."""
     decode = DecodeSettings(max_detections=max_detections)

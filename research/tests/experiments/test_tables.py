@@ -17,7 +17,7 @@ from logn_research.pages import bench_table, table_text
 
 from logn import logit_normalization
 from logn.errors import InputError
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,9 +132,9 @@ def test_each_stage_of_a_cascade_is_corrected_by_its_own_statistics(tmp_path):
     assert not [row for row in (*rows_of(each).values(), *rows_of(average).values()) if row["failures"]]
     stages = [ClassMoments.load(cache.run(spec) / f"statistics.{stage}.safetensors") for stage in range(3)]
     assert len({moments.mean.tobytes() for moments in stages}) == 3
-    corrected = PredictionStore(cache.run(spec) / "predictions-test-logn")
+    corrected = Predictions(cache.run(spec) / "predictions-test-logn")
     (moments,) = detector_statistics(cache, spec, Protocol(stages="average"))
-    plain = PredictionStore(cache.run(spec) / "predictions-test")
+    plain = Predictions(cache.run(spec) / "predictions-test")
     of_average = logit_normalization(moments)(plain[0].logits.astype(np.float64))
     assert np.abs(corrected[0].logits - of_average).max() > 0.01
     assert "logn, average of stages" in cache.records(spec)

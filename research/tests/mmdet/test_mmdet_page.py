@@ -48,7 +48,7 @@ def test_logn_and_loga(page):
     run = page.runs / NAME
     exact, sampled = (ClassMoments.load(run / f"{name}.safetensors") for name in ("exact", "official"))
     assert exact.num_columns == sampled.num_columns == CLASSES + 1
-    assert "moving average" in sampled.metadata.population
+    assert "moving average" in sampled.head.population
     maps = {name: ClassAffine.load(run / name / "map.safetensors") for name in ("logn", "official", "root")}
     assert maps["root"].scale[:-1] == pytest.approx(maps["logn"].scale[:-1] ** 0.5, rel=1e-6)
     assert maps["official"].scale != pytest.approx(maps["logn"].scale)

@@ -18,6 +18,8 @@ from mmdet.registry import MODELS
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from logn.statistics.head import Head
+
 
 def with_loss(config, loss):
     """The configuration with a loss of ours, as `train.py` writes it."""
@@ -44,7 +46,7 @@ def test_the_layer_of_a_loss_gives_what_the_framework_decodes(loss, config):
     before = head.get_activation(rows)
     scale, shift = np.ones(layer.num_columns), np.zeros(layer.num_columns)
     shift[2] = 1.0
-    handle = logn.attach(model, layer, logn.ClassAffine(scale, shift, background=layer.background))
+    handle = logn.attach(model, layer, logn.ClassAffine(scale, shift, head=Head(background=layer.background)))
     after = head.get_activation(rows)
     assert (after[:, 2] > before[:, 2]).all()
     handle.remove()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from logn.methods.affine import ClassAffine
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
 from logn.statistics.moments import ClassMoments

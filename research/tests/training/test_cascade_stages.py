@@ -11,7 +11,7 @@ from logn_research.experiments.detector_statistics import (
 from logn_research.training.detectors import make_detector
 
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.images import as_tensor
 from logn.models.layer import fingerprint
 
@@ -54,7 +54,7 @@ def test_each_stage_has_its_own_statistics_and_its_own_map(cascade, dataset):
     for place, moments in enumerate(stages):
         rows = np.concatenate([logits[place] for logits in by_hand])
         np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-4, atol=1e-5)
-        assert moments.metadata.layer == f"roi_heads.box_predictor.{place}.cls_score"
+        assert moments.head.layer == f"roi_heads.box_predictor.{place}.cls_score"
     maps = [logit_normalization(moments) for moments in stages]
     raw, plain = stage_logits(cascade, images[0]), fingerprint(cascade)
     digest = correct_stages(cascade, maps)

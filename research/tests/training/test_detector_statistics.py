@@ -39,14 +39,14 @@ def test_every_image_is_a_batch_of_the_moving_average(detector, dataset):
         average.update(detector.propose([as_tensor(dataset.read_image(int(index)))])[0].logits)
     np.testing.assert_allclose(found.mean, average.moments().mean, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.variance, average.moments().variance, rtol=1e-4)
-    assert found.metadata.population == "test proposals, moving average"
+    assert found.head.population == "test proposals, moving average"
     assert len(found.sample) > 100
 
 
 def test_positives_are_the_proposals_on_objects_of_a_class(detector, dataset):
     found = collect_detector_statistics(detector, dataset, estimator=PositiveMoments)
     everything = collect_detector_statistics(detector, dataset)
-    assert found.metadata.population == "test proposals, positives"
+    assert found.head.population == "test proposals, positives"
     assert found.count[0] == 0  # the background has none
     assert 0 < found.count[1:].sum() < everything.count[1]
     strict = collect_detector_statistics(detector, dataset, estimator=partial(PositiveMoments, require_correct=True))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 TINY = ["--iterations", "1", "--batch", "2", "--image-size", "64", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,7 +21,7 @@ def test_product_verbs_open_a_run_by_its_model_file(lvis_folder, tmp_path, run):
     model = f"{tmp_path / 'run'}/model.py:load"
     assert run("train", lvis_folder, "-o", tmp_path / "run", *TINY).code == 0
     assert run("predict", model, "--data", lvis_folder / "train.json", "-o", tmp_path / "found").code == 0
-    assert len(PredictionStore(tmp_path / "found")) == 10
+    assert len(Predictions(tmp_path / "found")) == 10
     corrected = tmp_path / "corrected.safetensors"
     result = run("correct", model, "--data", lvis_folder / "train.json", "--method", "logn", "-o", corrected)
     assert result.code == 0, result.err

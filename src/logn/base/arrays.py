@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +12,8 @@ from logn.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
-# What a model may apply to its class logits.
-ACTIVATIONS = ("softmax", "sigmoid")
 # The score threshold that a model is used with, unless the user gives another one.
 DEFAULT_AT = 0.25
-# What frameworks call a column that stands for no class.
-NO_CLASS = "N/A"
-
-# Fewer rows can look like anything.
-FEWEST_ROWS = 20
-# More rows are not looked at: hundreds that all sum to 1 leave no doubt.
-SAMPLED_ROWS = 512
-# Half precision, in which sampled rows are kept, rounds a row of probabilities to a sum that is not exactly 1.
-SUM_TOLERANCE = 0.02
 
 
 def is_torch_tensor(array: Any) -> bool:
@@ -150,37 +139,6 @@ def nan_mean(values: npt.NDArray[Any], axis: int = -1) -> FloatArray:
     return ratio(np.where(present, values, 0.0).sum(axis=axis), present.sum(axis=axis))
 
 
-def check_background(background: Any) -> int | None:
-    """Accept None, 0 or -1 as the place of the background column.
-
-    Example:
-        >>> check_background(-1)
-        -1
-        >>> check_background(3)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected `background` to be None, 0 or -1, but got 3.
-    """
-    if background is None:
-        return None
-    # False equals 0 in Python, but means that there is no background.
-    if isinstance(background, int | np.integer) and not isinstance(background, bool) and background in (0, -1):
-        return int(background)
-    raise InputError(f"Expected `background` to be None, 0 or -1, but got {background!r}.")
-
-
-def foreground_columns(num_columns: int, background: int | None) -> slice:
-    """The slice of the columns that are not background.
-
-    Example:
-        >>> list(range(4))[foreground_columns(4, background=0)], list(range(4))[foreground_columns(4, background=-1)]
-        ([1, 2, 3], [0, 1, 2])
-    """
-    if background is None:
-        return slice(0, num_columns)
-    return slice(1, num_columns) if background == 0 else slice(0, num_columns - 1)
-
-
 def widen(rows: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Finite float16 as float32, exactly, put into `out`, which is returned.
 
@@ -209,26 +167,3 @@ def is_finite(rows: npt.NDArray[np.float16]) -> bool:
         (True, False)
     """
     return bool(rows.view(np.int16).max(initial=0) < 0x7C00 and rows.view(np.uint16).max(initial=0) < 0xFC00)
-
-
-def probability_kind(
-    rows: npt.NDArray[Any], *, tolerance: float = SUM_TOLERANCE
-) -> Literal["softmax", "sigmoid"] | None:
-    """What `rows` (N, C) have been through: "softmax" is sure, "sigmoid" a guess; None for logits.
-
-    Args:
-        rows: Logits or probabilities.
-        tolerance: How far the sum of a row of probabilities may be from 1.
-
-    Example:
-        >>> probability_kind(np.array([[0.1, 0.9], [0.5, 0.5]])), probability_kind(np.array([[0.1, 0.2], [0.5, 0.9]]))
-        ('softmax', 'sigmoid')
-        >>> probability_kind(np.array([[0.1, 1.9], [-0.5, 0.5]])) is None
-        True
-    """
-    values = np.asarray(rows, np.float64)
-    if values.size == 0 or not (values.min() >= 0 and values.max() <= 1):  # NaN lies nowhere
-        return None
-    if values.shape[1] > 1 and np.abs(values.sum(axis=1) - 1).max() < tolerance:
-        return "softmax"
-    return "sigmoid" if values.max() > values.min() else None  # one number everywhere is no answer of a model

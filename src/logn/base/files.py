@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import mmap
 import os
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
-from logn.base.strict_json import parse_json
+from logn.base.strict_json import Buffer, parse_typed
 from logn.errors import InputError
 
+T = TypeVar("T")
 # Which command makes the files of each format, for whoever gives the wrong one.
 WRITERS = {
     "logn.statistics": "`logn collect`",
@@ -24,8 +26,6 @@ WRITERS = {
     "logn.comparison": "`logn compare -o`",
     "logn.classifier": "`logn predict`",
 }
-# The metadata entry that tells whether a file is as it was written.
-CHECKSUM = "checksum"
 # Errors of writing, which name no file by themselves: a full disk, a quota, a limit on the size of files.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -86,49 +86,22 @@ def atomic_path(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iter
 
 
 def put_files(targets: Mapping[Path, Path], *, overwrite: bool) -> None:
-    """Give files or folders that lie in a staging folder their names: all of them, or none.
+    """Give files or folders that lie in a staging folder their names.
 
     If the process is killed in between, no file has the last name, so that a model never lies beside the weights of
-    another; what had that name is in the staging folder.
+    another.
 
     Args:
         targets: The name of each, the main file last.
         overwrite: Whether to replace files; if not, a file that appeared during the run stays.
     """
-    if overwrite and len(targets) == 1:
-        os.replace(*next(iter(targets.items())))
-        return
-    moved: list[tuple[Path, Path]] = []
-    placed: list[tuple[Path, object]] = []
-    try:
-        for number, (source, target) in enumerate(reversed(list(targets.items()))):
-            if overwrite and os.path.lexists(target):
-                moved.append((source.with_name(f".old-{number}"), target))
-                os.replace(target, moved[-1][0])
-        for source, target in targets.items():
-            placed.append((target, file_identity(source)))
-            _put_if_free(source, target)
-    except BaseException:  # an interrupt, too
-        for target, identity in placed:
-            if target.is_file() and file_identity(target) == identity:
-                target.unlink()
-        for old, target in moved:
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(old, target)
-        raise
-
-
-def _put_if_free(source: Path, target: Path) -> None:
-    """Rename a file or a folder, unless there is something of that name: two processes cannot both succeed."""
-    try:
-        os.rename(source, target) if source.is_dir() else os.link(source, target)
-    except OSError as error:
-        if os.path.lexists(target):
-            raise _exists(target) from error
-        if source.is_dir():
-            raise
-        # A disk without hard links: the empty file takes the name.
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL))
+    *_, main = targets.values()
+    for target in targets.values():
+        if not overwrite and os.path.lexists(target):
+            raise _exists(target)
+    if len(targets) > 1 and overwrite:
+        main.unlink(missing_ok=True)
+    for source, target in targets.items():
         os.replace(source, target)
 
 
@@ -153,12 +126,8 @@ def write_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> None:
     """Write arrays and text metadata to `path` in one atomic step; the same content gives the same bytes."""
-    with atomic_path(path) as temporary:
-        # Not save_file: it makes files that only their owner may read.
-        header, arrays = _safetensors_parts(tensors, metadata)
-        with temporary.open("wb") as file:
-            file.write(header)
-            file.write(arrays)
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.writelines(_safetensors_parts(tensors, metadata))  # save_file makes files that only their owner may read
 
 
 def safetensors_to_bytes(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
@@ -166,68 +135,39 @@ def safetensors_to_bytes(tensors: Mapping[str, np.ndarray], metadata: Mapping[st
     return b"".join(_safetensors_parts(tensors, metadata))
 
 
-def _safetensors_parts(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> tuple[bytes, memoryview]:
-    """The header, in order, and the arrays."""
-    contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
-    data = save(contiguous, metadata={**metadata, CHECKSUM: _checksum(contiguous, metadata)})
+def _safetensors_parts(
+    tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> tuple[bytes, bytes, memoryview]:
+    """The length of the header, the header in order (the library has another one each time), and the arrays."""
+    data = save({name: np.require(array, requirements="C") for name, array in tensors.items()}, metadata=dict(metadata))
     end = 8 + int.from_bytes(data[:8], "little")
-    return _sorted_header(data[8:end]), memoryview(data)[end:]
-
-
-def _checksum(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:
-    """CRC-32 of all metadata and of the names, types, shapes and bytes of all arrays."""
-    total = zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode())
-    for name, array in sorted(tensors.items()):
-        total = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), total)
-        if array.size:
-            total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, total)
-    return f"crc32:{total:08x}"
-
-
-def _verified(
-    name: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]
-) -> dict[str, str]:
-    """The metadata without the checksum, which must be that of the content; files of other writers may have none."""
-    rest = dict(metadata)
-    expected = rest.pop(CHECKSUM, None)
-    if expected is not None and expected != _checksum(tensors, rest):
-        raise InputError(f"`{name}` is damaged: its checksum differs. Delete it and make it again.")
-    return rest
-
-
-def _sorted_header(text: bytes) -> bytes:
-    """The header with its metadata in order, since the library writes them in another one each time."""
-    header = json.loads(text)
+    header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the format wants the arrays to start at a multiple of 8
-    return len(text).to_bytes(8, "little") + text
+    return len(text).to_bytes(8, "little"), text, memoryview(data)[end:]
 
 
 def read_safetensors(
-    path: str | os.PathLike[str], *, expected_format: str, schema: int
+    path: str | os.PathLike[str], *, expected_format: str, schema: int, leave: Collection[str] = ()
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence."""
+    """Read the arrays and the metadata of a file that LogN wrote; refuse any other file with a clear sentence.
+
+    Args:
+        path: The file.
+        expected_format: What it must name as its format.
+        schema: The version of the format.
+        leave: Arrays that are not read, because they may be larger than the memory.
+    """
     require_file(path)
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"`{path}` cannot be read: {error}.") from error
-    return safetensors_from_bytes(data, name=os.fspath(path), expected_format=expected_format, schema=schema)
-
-
-def read_beside(
-    path: str | os.PathLike[str], mapped: Mapping[str, np.ndarray], *, expected_format: str, schema: int
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The same, except that some arrays are mapped already, because they may be larger than the memory."""
-    try:
-        with safe_open(str(path), framework="np") as file:
-            tensors = {name: mapped[name] if name in mapped else file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with safe_open(os.fspath(path), framework="np") as file:
             metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name not in leave}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(f"`{path}` is not a valid safetensors file: {error}.") from error
     _check_kind(path, metadata, expected_format, schema)
-    return tensors, _verified(path, tensors, metadata)
+    return tensors, metadata
 
 
 def safetensors_from_bytes(
@@ -239,13 +179,24 @@ def safetensors_from_bytes(
     data = bytes(data)
     try:
         tensors = load(data)
-        header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, ValueError) as error:
         raise InputError(f"`{name}` is not a valid safetensors file: {error}.") from error
-    metadata = dict(header.get("__metadata__", {}))
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     _check_kind(name, metadata, expected_format, schema)
     # The arrays of the library are views on bytes, which cannot be written to.
-    return {key: array.copy() for key, array in tensors.items()}, _verified(name, tensors, metadata)
+    return {key: array.copy() for key, array in tensors.items()}, metadata
+
+
+def read_typed(path: str | os.PathLike[str], kind: type[T]) -> T:
+    """Read a JSON file into a type, as `parse_typed` does; the file is mapped, not copied."""
+    return parse_typed(mapped_bytes(path), kind, os.fspath(path))
+
+
+def mapped_bytes(path: str | os.PathLike[str]) -> Buffer:
+    """The bytes of a file, mapped into memory: a file of a gigabyte takes none of its own."""
+    require_file(path)
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def require_file(path: str | os.PathLike[str], kind: str = "a file") -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+
+from logn.errors import InputError
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview | mmap.mmap
 _PLAIN = (str, int, bool, type(None))
 Decoders = Mapping[str, Callable[[Any], Any]]
 
@@ -43,6 +50,36 @@ def parse_json(data: bytes | str, **options: Any) -> Any:
         raise
     except (RecursionError, ValueError) as error:
         raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def parse_typed(content: Buffer, kind: type[T], name: str) -> T:
+    """Parse JSON into a type, such as a `msgspec.Struct` or a dataclass; fields that the type lacks are passed over.
+
+    Args:
+        content: The text, as bytes.
+        kind: What it must be.
+        name: What to call it in messages.
+
+    Example:
+        >>> parse_typed(b'{"cup": 60, "spoon": 20}', dict[str, int], "counts.json")
+        {'cup': 60, 'spoon': 20}
+        >>> parse_typed(b'{"cup": "60"}', dict[str, int], "counts.json")
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: `counts.json` is not as it must be: Expected `int`, got `str` - at `$[...]`.
+    """
+    try:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # Python's parser is slower, but reads NaN (as null) and other encodings, and names the line of a fault.
+            return msgspec.json.decode(msgspec.json.encode(parse_json(bytes(content))), type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"`{name}` is not as it must be: {error}.") from error
+    except ValueError as error:
+        raise InputError(f"`{name}` is not valid JSON: {error}.") from error
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

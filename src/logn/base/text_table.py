@@ -1,12 +1,16 @@
-"""Text that fits a terminal: columns that find no room go into tables below, and no number is ever broken."""
+"""Text that fits a terminal: columns that find no room go into tables below."""
 
 from __future__ import annotations
 
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 GAP = 2
 # As wide as tables are where the width of the terminal is unknown.
@@ -19,8 +23,6 @@ _OWN_COLOURS = re.compile("(\x1b\\[(?:0|1|32|33)m)")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # What must stay on one line: an interval, and the difference before it.
 _INTERVAL = re.compile(r" ?\[[^\[\]]*\]")
-# Where the name of a method may be broken.
-_PIECES = re.compile(r"[^:,/ ]*[:,/ ]?")
 
 # The cells of a column, the title first.
 Column = Sequence[str]
@@ -119,8 +121,8 @@ def write_table(
 ) -> str:
     r"""Write columns one under the other: the keys to the left, numbers to the right.
 
-    Where they do not fit, intervals move to lines of their own, long keys are folded, and the columns that are left
-    over follow in tables below that repeat the keys.
+    Where they do not fit, long keys are folded, and the columns that are left over follow in tables below that repeat
+    the keys.
 
     Args:
         header: The titles.
@@ -137,13 +139,12 @@ def write_table(
         none                  3.9   8.3
         logn                  3.2   6.6
                 -0.7 [-1.2, -0.2]
-        >>> print(write_table(("method", "AP", "AP50"), rows, TextStyle(width=24)))
-        method            AP
-        ────────────────────
-        none             3.9
-        logn             3.2
-                        -0.7
-                [-1.2, -0.2]
+        >>> print(write_table(("method", "AP", "AP50"), rows, TextStyle(width=30)))
+        method                 AP
+        ─────────────────────────
+        none                  3.9
+        logn                  3.2
+                -0.7 [-1.2, -0.2]
         <BLANKLINE>
         method  AP50
         ────────────
@@ -151,21 +152,18 @@ def write_table(
         logn     6.6
     """
     columns: list[Column] = [tuple(map(printable, cells)) for cells in zip(header, *rows, strict=True)]
-    key_width = None
-    if style.width is not None and _width(columns) > style.width:
-        key_width = _key_width(columns, style.width)
-        columns[0] = tuple(_folded(cell, key_width) for cell in columns[0])
-        if any(_width([*columns[:keys], column], key_width) > style.width for column in columns[keys:]):
-            columns = [(column[0], *(cell.replace(" [", "\n[") for cell in column[1:])) for column in columns]
-    groups = _groups(columns, style.width, keys, key_width)
-    return "\n\n".join(_block(columns, group, style, keys, key_width, tones) for group in groups)
-
-
-def _key_width(columns: Sequence[Column], width: int) -> int:
-    """The room for the first column: what the others leave, where that breaks no word or is a quarter of the width."""
-    room = width - sum(_column_width(column) + GAP for column in columns[1:])
-    longest = max(cell_width(piece.rstrip()) for cell in columns[0] for piece in _PIECES.findall(cell))
-    return room if room >= min(longest, width // 4) else max(width // 4, 8)
+    widths = [_column_width(column) for column in columns]
+    groups, key_width = [list(range(keys, len(columns)))], None
+    if style.width is not None and sum(widths) + GAP * (len(widths) - 1) > style.width:
+        left_over, quarter = style.width - sum(width + GAP for width in widths[1:]), max(style.width // 4, 8)
+        longest_word = max(cell_width(word) for cell in columns[0] for word in cell.split() or [""])
+        key_width = min(widths[0], left_over if left_over >= min(longest_word, quarter) else quarter)
+        groups = _groups(widths, keys, style.width - key_width - sum(width + GAP for width in widths[1:keys]))
+    blocks = []
+    for group in groups:
+        table = _rich_table([*range(keys), *group], columns, widths, style, keys, key_width, tones)
+        blocks.append(_printed(table, style))
+    return "\n\n".join(blocks)
 
 
 def cell_width(text: str) -> int:
@@ -180,68 +178,41 @@ def cell_width(text: str) -> int:
     return max(map(cell_len, text.split("\n")))
 
 
-def _folded(name: str, width: int) -> str:
-    """A long name, broken behind its punctuation."""
-    lines = [""]
-    for piece in _PIECES.findall(name):
-        if lines[-1] and cell_width(lines[-1] + piece.rstrip()) > width:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def _column_width(column: Column) -> int:
     """The widest cell; a title may be broken at its spaces."""
     return max(map(cell_width, [*column[0].split(" "), *column[1:]]))
 
 
-def _width(columns: Sequence[Column], key_width: int | None = None) -> int:
-    widths = [max(_column_width(column), 0 if key_width else cell_width(column[0])) for column in columns]
-    if key_width is not None:
-        widths[0] = min(widths[0], key_width)
-    return sum(widths) + GAP * (len(widths) - 1)
+def _groups(widths: Sequence[int], keys: int, room: int) -> list[list[int]]:
+    """The columns of numbers of each table: as many as fit into the room beside the keys."""
+    groups: list[list[int]] = [[]]
+    for place in range(keys, len(widths)):
+        if groups[-1] and sum(widths[index] + GAP for index in (*groups[-1], place)) > room:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
 
 
-def _groups(columns: Sequence[Column], width: int | None, keys: int, key_width: int | None) -> Iterator[list[int]]:
-    """The columns of each table: as many as fit, those with several lines first."""
-    places = range(keys, len(columns))
-    order = sorted(places, key=lambda place: width is not None and not any("\n" in cell for cell in columns[place]))
-    group = list(range(keys))
-    for place in order if key_width is not None else places:
-        wanted = [columns[index] for index in (*group, place)]
-        if len(group) > keys and width is not None and _width(wanted, key_width) > width:
-            yield group
-            group = list(range(keys))
-        group.append(place)
-    yield group
-
-
-def _block(
-    columns: Sequence[Column],
+def _rich_table(
     group: Sequence[int],
+    columns: Sequence[Column],
+    widths: Sequence[int],
     style: TextStyle,
     keys: int,
     key_width: int | None,
     tones: Sequence[Sequence[str]],
-) -> str:
+) -> Table:
     from rich.box import Box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    rule = style.rule
-    box = Box(f"    \n    \n {rule * 2} \n    \n    \n    \n    \n    \n", ascii=rule == "-")
+    box = Box(f"    \n    \n {style.rule * 2} \n    \n    \n    \n    \n    \n", ascii=style.rule == "-")
     table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
     for place in group:
-        is_key = place < keys
-        table.add_column(
-            Text(columns[place][0]),
-            justify="left" if is_key else "right",
-            vertical="top",
-            overflow="fold",
-            max_width=key_width if place == 0 else None,
-            min_width=None if is_key else _column_width(columns[place]),
-        )
+        if place < keys:
+            table.add_column(Text(columns[place][0]), overflow="fold", max_width=key_width if place == 0 else None)
+        else:
+            table.add_column(Text(columns[place][0]), justify="right", overflow="fold", min_width=widths[place])
     for row in range(1, len(columns[0])):
         cells = []
         for place in group:
@@ -249,6 +220,12 @@ def _block(
             colour = COLOURS.get(tones[row - 1][place], "") if tones else ""
             cells.append(Text("\n").join([Text(first), *(Text(line, style=colour) for line in more)]))
         table.add_row(*cells)
+    return table
+
+
+def _printed(table: Table, style: TextStyle) -> str:
+    from rich.console import Console
+
     file = io.StringIO()
     console = Console(
         file=file,

@@ -65,7 +65,7 @@ def _at_least(least: float, most: float = float("inf")) -> Any:
 
 
 OUTPUT = option("--output", "-o", metavar="PATH", help="Where to write the result.")
-DATA = option("--data", "-d", "-a", metavar="PATH", help="COCO, LVIS, YOLO or VOC labels; or a folder per class.")
+DATA = option("--data", "-d", "-a", metavar="PATH", help="COCO, LVIS or YOLO labels; or a folder per class.")
 
 Output = Annotated[Path, OUTPUT]
 OptionalOutput = Annotated[Path | None, OUTPUT]
@@ -95,7 +95,7 @@ ClassNames = Annotated[
     Path | None, option("--class-names", metavar="FILE", help="Class names, if the model has none: .txt or .json.")
 ]
 Counts = Annotated[
-    Path | None, option("--counts", metavar="FILE", help="Training counts: labels as for --data, .csv, .npy or .json.")
+    Path | None, option("--counts", metavar="FILE", help="Training counts: labels as for --data, .csv or .json.")
 ]
 Statistics = Annotated[
     Path | None, option("--statistics", "-s", metavar="FILE", help="Statistics of training images (logn collect).")

@@ -20,13 +20,14 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.recommend import RECOMMENDED
 from logn.models.hooks import run_on_batch
-from logn.models.layer import LogitLayer, count_columns, find_modules, with_class_axis
-from logn.models.locate import find_layer, layer_of
+from logn.models.layer import LogitLayer, count_columns, find_modules
+from logn.models.locate import layer_of, locate_logits
+from logn.models.output_check import is_comparable
 from logn.models.torch.attach import AttachedMap, attach, refuse_attached, refuse_folded
-from logn.models.torch.fold import check_foldable, check_kept, fold_checked, watch_outputs
+from logn.models.torch.fold import check_foldable, fold_checked, prove, watch_logits
 from logn.models.torch.record import collect_moments
 from logn.statistics.doubts import background_checks
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -128,16 +129,16 @@ def calibrate(
         return (forward or run_on_batch)(model, _moved(batch, target))
 
     if layer is None:
-        layer = find_layer(model, run=lambda: run(batches.first()))
+        layer = locate_logits(model, inputs=batches.first(), forward=lambda _, batch: run(batch))
     layer = layer_of(model, layer)
     _check_ready(model, layer, fold=fold)
     _rehearse(model, layer, method, options)
     stages = collect_moments(model, layer, _with_progress(batches, progress), run, check_output=check_output)
-    for sentence in background_checks(stages[0], background=stages[0].metadata.background):
+    for sentence in background_checks(stages[0], background=stages[0].head.background):
         warn(sentence)
     maps = tuple(_correction(moments, method, options) for moments in stages)
     affine: Maps = maps if layer.stages else maps[0]
-    example = batches.kept_first() if check_output else []
+    example = batches.kept_first() if check_output and is_comparable(layer) else []
     handle = _put(model, layer, affine, lambda: [run(batch) for batch in example], fold=fold)
     return Calibration(affine, handle, stages if layer.stages else stages[0], layer)
 
@@ -163,12 +164,13 @@ def _check_loader(loader: Any) -> None:
 def _put(
     model: nn.Module, layer: LogitLayer, affine: Maps, run: Callable[[], object], *, fold: bool
 ) -> AttachedMap | None:
-    """Attach or fold; what changes more than the class scores is undone and refused."""
-    before = watch_outputs(model, layer, run)
+    """Attach or fold; a correction that does not show in the logits of `run`, or in more than these, is undone."""
+    before = watch_logits(model, layer, run)
 
     def check() -> None:
-        if before and isinstance(affine, ClassAffine):
-            check_kept(layer, affine, before, watch_outputs(model, layer, run))
+        if before:
+            maps = affine if isinstance(affine, tuple) else (affine,)
+            prove(layer, maps, before, watch_logits(model, layer, run)).checked(layer.name)
 
     if fold:
         fold_checked(model, layer, affine, check)
@@ -193,9 +195,9 @@ def _check_ready(model: nn.Module, layer: LogitLayer, *, fold: bool) -> None:
 
 def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping[str, Any]) -> None:
     """Fit drawn logits of as many columns, so that a wrong value of an option is refused before the pass."""
-    columns = count_columns(model, with_class_axis(model, layer))
-    known = StatisticsMetadata(background=layer.background, activation=layer.activation, population=layer.population)
-    drawn = ClassMoments(columns, sample_rows=64, metadata=known)
+    columns = count_columns(model, layer)
+    head = Head(columns, background=layer.background, activation=layer.activation, population=layer.population)
+    drawn = ClassMoments(head, sample_rows=64)
     drawn.update(np.random.default_rng(0).normal(-2 - np.arange(columns) % 5, 1, (64, columns)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogNWarning)
@@ -205,7 +207,7 @@ def _rehearse(model: nn.Module, layer: LogitLayer, method: str, options: Mapping
 def _correction(moments: ClassMoments, method: str, options: Mapping[str, Any]) -> ClassAffine:
     if not moments.count.any():
         raise InputError(
-            f"No logits came through `{moments.metadata.layer}` while the model ran on `loader`; name a layer that "
+            f"No logits came through `{moments.head.layer}` while the model ran on `loader`; name a layer that "
             "its forward pass uses."
         )
     return fit(method, moments, **options)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import DEFAULT_AT, foreground_columns
+from logn.base.arrays import DEFAULT_AT
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import TRAINING, fit, needs, parse, with_threshold
+from logn.methods.catalog import TRAINING, fit, needs, parse
 from logn.methods.checks import checked_share
-from logn.methods.provenance import LogitFacts, foreground_names
 from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommendation, recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
 from logn.models.hints import Hints
@@ -28,7 +27,7 @@ from logn.models.open import open_model
 from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
 from logn.models.write import check_suffix, check_target, copy_model, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
-from logn.statistics.metadata import ASSUMED
+from logn.statistics.head import ASSUMED
 from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:
@@ -68,8 +67,8 @@ def score_change(
         deployment: Statistics of the same model over images of the deployment.
 
     Example:
-        >>> from logn.statistics.metadata import StatisticsMetadata
-        >>> moments = ClassMoments(2, sample_rows=1000, metadata=StatisticsMetadata(activation="sigmoid"))
+        >>> from logn.statistics.head import Head
+        >>> moments = ClassMoments(Head(2, activation="sigmoid"), sample_rows=1000)
         >>> moments.update(np.random.default_rng(0).standard_normal((1000, 2)) - 2)
         >>> change = score_change(moments, ClassAffine([1, 1], [0, 1]), 0.5)
         >>> change.threshold.use > 0.5
@@ -77,7 +76,7 @@ def score_change(
     """
     if len(moments.sample) == 0:
         return None
-    activation = moments.metadata.settled(affine.background).activation or ASSUMED
+    activation = moments.head.settled(affine.background).activation or ASSUMED
     before, after = (class_scores(moments, part, activation) for part in (None, affine))
     weight = before.sum(axis=1) * moments.scored_sample()[2]
     changed = after.argmax(axis=1) != before.argmax(axis=1)
@@ -127,19 +126,16 @@ class Correction:
     @property
     def layer(self) -> str:
         """The class layer; the modules of all stages."""
-        return ", ".join(str(part.metadata.layer) for part in self.moments)
+        return ", ".join(str(part.head.layer) for part in self.moments)
 
     @property
     def num_classes(self) -> int:
         """Number of classes, without the background and unused columns."""
-        first = self.moments[0]
-        return first.num_classes - len(set(first.metadata.unused))
+        return self.moments[0].num_classes
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
-        first = self.moments[0]
-        known = first.metadata
-        names = known.class_names
+        first, head = self.moments[0], self.moments[0].head
         return {
             "model": self.model,
             "output": self.output,
@@ -147,10 +143,10 @@ class Correction:
             "preprocessing": self.traits.preprocessing,
             "layer": self.layer,
             "num_classes": self.num_classes,
-            "class_names": names and list(names[foreground_columns(first.num_columns, known.background)]),
-            "activation": known.activation,
-            "background": known.background,
-            "population": known.population,
+            "class_names": None if head.class_names is None else list(head.class_names),
+            "activation": head.activation,
+            "background": head.background,
+            "population": head.population,
             "images": self.images,
             "unreadable": list(self.unreadable),
             "rows": int(first.count.max()),
@@ -203,7 +199,7 @@ def correct(
         thresholds: Fold a threshold per class with the correction, so that `at` acts as all of them: what to choose
             them for ("f1", "precision=0.9" or "recall=0.8" in each class, "fppi=1" over all classes), or thresholds
             that exist, as for `logn.thresholds.fold_thresholds`, which then apply to the corrected scores.
-        labels: Labelled images to choose thresholds on: COCO, LVIS, YOLO or VOC. Given thresholds need none.
+        labels: Labelled images to choose thresholds on: COCO, LVIS or YOLO. Given thresholds need none.
         label_images: Folder that the image paths of `labels` start from; by default that of the labels.
         at: The score threshold that you use the model with.
         deployment: Unlabelled images from where the model is used, a folder or list as `images`; 100 suffice. The new
@@ -260,7 +256,7 @@ def correct(
         judged = [recommend(part, threshold=at) for part in moments]
     # That of the first stage that has something to correct.
     recommendation = next((part for part in judged if part.method != NONE), judged[0])
-    is_assumed = moments[0].metadata.settled().activation is None
+    is_assumed = moments[0].head.settled().activation is None
     found = Correction(
         model=source.name,
         output=None,
@@ -352,7 +348,7 @@ def _maps(
 ) -> tuple[ClassAffine, ...]:
     """The map of each stage: fitted, or the given one, if the model has one stage and as many columns."""
     if isinstance(method, str):
-        spec, there = with_threshold(method, threshold), deployment or [None] * len(moments)
+        spec, there = parse(method).with_options(threshold=threshold), deployment or [None] * len(moments)
         with _quiet():
             return tuple(fit(spec, part, counts, deployment=other) for part, other in zip(moments, there, strict=True))
     if len(moments) > 1:
@@ -366,9 +362,7 @@ def _maps(
             f"The map has {method.num_columns} columns, but the model has {columns}; fit it to statistics of this "
             "model."
         )
-    known = moments[0].metadata
-    facts = LogitFacts("the model", class_names=foreground_names(known), activation=known.activation)
-    for sentence in () if method.source is None else facts.mismatches("the map", method.source):
+    for sentence in () if method.head is None else method.head.fits(moments[0].head, "the map"):
         raise InputError(f"{sentence}; fit it to statistics of this model.")
     return (method,)
 

@@ -9,17 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from logn.base.arrays import foreground_columns
 from logn.errors import InputError
 from logn.matching.labels import truth_of_predictions
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import foreground_names
 from logn.methods.recommend import NONE
 from logn.models.opened import OpenedModel
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
 from logn.thresholds.choose import Goal, operating_points, read_detections
 from logn.thresholds.fold import points_for
@@ -64,7 +60,7 @@ def with_thresholds(
         return points.fold(at, at_output=at_output)
     with tempfile.TemporaryDirectory(prefix="logn-thresholds-") as folder:
         predict(source.detector, labels, folder, images=label_images)
-        store = PredictionStore(folder)
+        store = Predictions(folder)
         truth = truth_of_predictions(labels, store, allow_missing_classes=True)
         points = operating_points(store, truth, thresholds, correction, at=at)
         plain, _ = read_detections(store, truth)
@@ -77,12 +73,9 @@ def _given_points(
     source: OpenedModel, thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float
 ) -> OperatingPoints:
     """Thresholds that exist; those of a file that has its own correction keep it."""
-    metadata = moments.metadata
-    points = points_for(thresholds, at, foreground_names(metadata), source.name)
+    points = points_for(thresholds, at, moments.head.class_names, source.name)
     if points.goal == "given":
-        columns = np.arange(moments.num_columns)[foreground_columns(moments.num_columns, metadata.background)]
-        facts = {"columns": columns.tolist(), "num_columns": moments.num_columns}
-        points = replace(points, correction=correction, source=metadata, settings=facts)
-    if source.scales_scores:
+        points = replace(points, correction=correction, head=moments.head)
+    if source.scales_scores or points.head is None:
         return points
-    return replace(points, settings={**points.settings, "objectness": source.head.has_objectness})
+    return replace(points, head=replace(points.head, objectness=source.head.objectness))

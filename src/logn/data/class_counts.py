@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
+from logn.base.files import mapped_bytes
 from logn.data.class_names import places_of, warn_of_position
-from logn.data.class_tables import column_of, names_of, naming, numbers, read_json, read_table, read_vector
+from logn.data.class_tables import Rows, column_of, names_of, naming, numbers, read_json, read_table
 from logn.errors import InputError
 
 if TYPE_CHECKING:  # label readers are loaded by those who read labels
-    from logn.data.annotations import Annotations
+    from logn.data.labels import Labels
 
-# Names under which tables keep the same thing; the first is ours.
-_COMMON = ("count", "counts", "share", "shares")
-_IMAGE_COLUMNS = ("image_count", "image_counts", "images", *_COMMON)
-_INSTANCE_COLUMNS = ("instance_count", "instance_counts", "instances", *_COMMON)
+_COUNT_COLUMNS = ("image_count", "count", "share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +111,10 @@ class ClassCounts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassCounts:
-        r"""Read annotations (of YOLO and VOC those of training), a folder or list of images, a table or an array.
+        r"""Read labels (of YOLO those of training), a folder or list of images, or counts in a table or in JSON.
+
+        A table has a line per class and a column `count`, `share` or `image_count`, with `instance_count` if they
+        differ. JSON is a list of counts, or an object of names and counts.
 
         Example:
             >>> import tempfile
@@ -121,20 +123,29 @@ class ClassCounts:
             >>> ClassCounts.load(path).image_counts.tolist()
             [60.0, 20.0]
         """
-        from logn.data.annotations import read_annotations
         from logn.data.label_sources import find_labels, with_split
+        from logn.data.labels import Labels
 
         path = Path(path)
         form = find_labels(path).form
         if form == "folders" or (form == "list" and (path.suffix == ".txt" or _lists_images(path))):
             return _count_images(with_split(path, "train"))
-        if form in ("yolo", "voc"):
-            return _count(read_annotations(with_split(path, "train"), boxes=False, image=lambda entry: None))
-        readers = {".json": _read_json, ".csv": _read_table, ".npy": _read_npy}
-        if path.suffix not in readers:
-            raise InputError(f"`{path}` is not a file of class counts: pass {', '.join(readers)} or annotations.")
+        if form == "list":
+            with naming(path):
+                return _of_table(read_table(path))
+        if form == "yolo":
+            return _of_labels(Labels.load(with_split(path, "train"), boxes=False))
+        if path.suffix != ".json":
+            raise InputError(f"`{path}` is not a file of class counts: pass labels, a .csv table or .json.")
+        if re.search(rb'"categories"\s*:', mapped_bytes(path)):  # LVIS's are a gigabyte, and read by types
+            return _of_labels(Labels.load(path, boxes=False))
         with naming(path):
-            return readers[path.suffix](path)
+            content = read_json(path)
+            if isinstance(content, dict) and content:
+                return cls(numbers("counts", list(content.values())), names=tuple(content))
+            if isinstance(content, list):
+                return cls(numbers("counts", content))
+            raise InputError("The content must be a list of counts, an object of names and counts, or labels.")
 
 
 def frequency_groups(image_counts: npt.ArrayLike, bounds: tuple[int, int] = (10, 100)) -> npt.NDArray[np.str_]:
@@ -179,79 +190,29 @@ def _count_images(source: Path) -> ClassCounts:
     return ClassCounts(by_number, num_images=len(data))
 
 
-def _read_npy(path: Path) -> ClassCounts:
-    return ClassCounts(read_vector("counts", path))
+def _of_table(rows: Rows) -> ClassCounts:
+    images = column_of(rows, (*_COUNT_COLUMNS, "instance_count"))
+    return ClassCounts(images, column_of(rows, ("instance_count", *_COUNT_COLUMNS)), names_of(rows))
 
 
-def _read_table(path: Path) -> ClassCounts:
-    rows = read_table(path)
-    images = column_of(rows, _IMAGE_COLUMNS + _INSTANCE_COLUMNS)
-    has_instances = any(column in rows[0] for column in _INSTANCE_COLUMNS)
-    return ClassCounts(images, column_of(rows, _INSTANCE_COLUMNS) if has_instances else images, names_of(rows))
-
-
-def _read_json(path: Path) -> ClassCounts:
-    annotations = _read_annotations(path)
-    if annotations is not None:
-        return _count(annotations)
-    content = read_json(path)
-    if isinstance(content, list):
-        return ClassCounts(numbers("counts", content))
-    if not isinstance(content, dict) or not content:
-        raise InputError("The file must hold a list of counts, an object of names and counts, or COCO annotations.")
-    listed = {key: content[key] for key in ("image_counts", "instance_counts", "shares") if key in content}
-    if not listed:
-        return ClassCounts(numbers("counts", list(content.values())), names=tuple(content))
-    images = numbers(*next(iter(listed.items())))
-    names = content.get("names")
-    if names is not None and not isinstance(names, list):  # a text would be taken letter by letter
-        raise InputError(f"Expected `names` to be a list of names, but got {names!r}.")
-    instances = numbers("instance_counts", listed.get("instance_counts", images))
-    return ClassCounts(images, instances, None if names is None else tuple(names), content.get("num_images"))
-
-
-def _read_annotations(path: Path) -> Annotations | None:
-    """The annotations in a JSON file, read entry by entry (LVIS's are a gigabyte); None for another form of file."""
-    from logn.data.annotations import read_annotations
-
-    failure = None
-    try:
-        annotations = read_annotations(path, boxes=False, image=lambda entry: None)
-        if annotations.categories and len(annotations):
-            return annotations
-    except InputError as error:
-        failure = error
-    content = read_json(path)  # a file without objects is small
-    if not isinstance(content, dict) or "categories" not in content:
-        return None
-    if failure is not None:
-        raise failure
-    if not isinstance(content.get("annotations", []), list):
-        raise InputError(f"`annotations` of `{path}` must be a list.")
-    return annotations
-
-
-def annotated_classes(annotations: Annotations) -> tuple[list[dict[str, Any]], tuple[str, ...], npt.NDArray[np.int64]]:
-    """The classes in the order of their ids, their names, and the class of each object that is not a group."""
-    annotations.require("categories")
-    categories = sorted(annotations.categories, key=lambda category: int(category["id"]))
-    if any("name" not in category for category in categories):
-        raise InputError(f"A category of `{annotations.source}` has no `name`.")
-    labels = annotations.positions("category", [category["id"] for category in categories], of=~annotations.crowd)
-    return categories, tuple(str(category["name"]) for category in categories), labels
-
-
-def _count(annotations: Annotations) -> ClassCounts:
-    """Count annotations; groups of objects (`iscrowd`) are left out."""
-    categories, names, labels = annotated_classes(annotations)
-    num_images, width = len(annotations.images) or None, len(names)
-    if len(labels):
-        image = np.unique(annotations.image_ids[~annotations.crowd], return_inverse=True)[1]
-        images = np.bincount(np.unique(image * width + labels) % width, minlength=width).astype(np.float64)
-        instances = np.bincount(labels, minlength=width).astype(np.float64)
-        return ClassCounts(images, instances, names, num_images)
-    if not all("image_count" in category for category in categories):  # LVIS writes counts with each category
-        raise InputError(f"`{annotations.source}` has no objects to count.")
-    listed = [category["image_count"] for category in categories]
-    objects = [category.get("instance_count", category["image_count"]) for category in categories]
-    return ClassCounts(numbers("image_count", listed), numbers("instance_count", objects), names, num_images)
+def _of_labels(labels: Labels) -> ClassCounts:
+    """Count objects and the images that hold them; groups of objects (`iscrowd`) are left out."""
+    labels.require("categories")
+    if any(category.name is None for category in labels.categories):
+        raise InputError(f"A category of `{labels.source}` has no `name`.")
+    num_images, width = len(labels.images) or None, len(labels.categories)
+    objects = ~labels.crowd
+    if objects.any():
+        image, classes = labels.image_index[objects], labels.classes[objects]
+        images = np.bincount(np.unique(image * width + classes) % width, minlength=width).astype(np.float64)
+        instances = np.bincount(classes, minlength=width).astype(np.float64)
+        return ClassCounts(images, instances, labels.class_names, num_images)
+    listed = [category.image_count for category in labels.categories]  # LVIS writes counts with each category
+    if None in listed:
+        raise InputError(f"`{labels.source}` has no objects to count.")
+    per_object = [
+        category.image_count if category.instance_count is None else category.instance_count
+        for category in labels.categories
+    ]
+    images, instances = numbers("image_count", listed), numbers("instance_count", per_object)
+    return ClassCounts(images, instances, labels.class_names, num_images)

@@ -16,6 +16,10 @@ IntArray = npt.NDArray[np.int64]
 _SHOWN = 5
 
 
+class NoSharedNamesError(InputError):
+    """Two lists of class names have nothing in common."""
+
+
 @dataclass(frozen=True, eq=False)
 class ClassMatch:
     """The classes of a model next to those of labels.
@@ -94,8 +98,7 @@ def match_classes(model_names: Sequence[str], label_names: Sequence[str], what: 
         >>> match_classes(["cat"], ["helmet", "vest"])
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: The labels and the model share no class name: the model has cat, the labels have \
-helmet, vest.
+        logn.data.class_names.NoSharedNamesError: The labels and the model share no class name: ...
     """
     model, labels = tuple(map(str, model_names)), tuple(map(str, label_names))
     if model == labels:
@@ -116,7 +119,7 @@ helmet, vest.
                 )
         matched[wanted[key][0]] = loose[key][0]
     if (matched < 0).all():
-        raise InputError(
+        raise NoSharedNamesError(
             f"The {what} and the model share no class name: the model has {listed(model)}, the {what} have "
             f"{listed(labels)}."
         )

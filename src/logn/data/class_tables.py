@@ -6,7 +6,6 @@ import contextlib
 import csv
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -20,21 +19,17 @@ from logn.base.files import require_file
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
 
-# Names under which tables keep the class names; the first is ours.
-_NAME_COLUMNS = ("name", "class_name", "class", "category")
-
 Rows = list[dict[str, str]]
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let the errors of the block say which file is wrong; a file that is not there is one of them."""
+    """Let errors about the content of a file say which file it is; refuse one that is not there."""
     require_file(path)
     try:
         yield
     except InputError as error:
-        message = str(error)
-        raise (error if str(path) in message else InputError(f"In `{path}`: {message}")) from error
+        raise InputError(f"In `{path}`: {error}") from error
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
         raise InputError(f"`{path}` is not a valid {path.suffix} file: {error}.") from error
 
@@ -44,10 +39,16 @@ def read_json(path: Path) -> Any:
     return parse_json(path.read_bytes())
 
 
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """Read a `.npy` file; what is none is refused."""
+    try:
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
+    except (ValueError, EOFError) as error:
+        raise InputError(f"The content is not an array of numbers: {str(error).rstrip('.')}.") from error
+
+
 def numbers(field: str, values: Any) -> FloatArray:
     """A list of numbers, one per class, as float64."""
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":  # dates and complex numbers convert too
-        raise InputError(f"Expected `{field}` to be numbers, but got {values.dtype}.")
     try:
         array = np.asarray(values, dtype=np.float64)
     except (ValueError, TypeError, OverflowError) as error:
@@ -57,53 +58,35 @@ def numbers(field: str, values: Any) -> FloatArray:
     return array
 
 
-def read_vector(field: str, path: Path) -> FloatArray:
-    """Read a `.npy` array of one axis."""
-    return numbers(field, read_npy(path))
-
-
-def read_npy(path: Path) -> npt.NDArray[Any]:
-    """Read a `.npy` file; what is none, and data behind its array, are refused."""
-    try:
-        with path.open("rb") as file:
-            array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-            has_more = bool(file.read(1))
-    except (ValueError, EOFError, RecursionError) as error:
-        raise InputError(f"`{path}` is not a valid .npy file of numbers: {str(error).rstrip('.')}.") from error
-    if has_more:
-        raise InputError(f"`{path}` has data behind its array: save one array per file.")
-    return array
-
-
 def read_table(path: Path) -> Rows:
     """Read a table with a header line; sorted by its `id` column when there is one."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, skipinitialspace=True)
         lines = [(reader.line_num, line) for line in reader if line]
     header = [name.strip().lower() for name in lines[0][1]] if lines else []
-    lines = lines[1:]
-    if not lines:
+    if len(lines) < 2:
         raise InputError("The table has no classes: write a header line, then one line per class.")
-    if twice := [name for name, times in Counter(header).items() if name and times > 1]:
-        raise InputError(f"The first line names the column `{twice[0]}` twice: remove one of them.")
-    for number, line in lines:
+    names = [name for name in header if name]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"The first line names the column `{twice}` twice: remove one of them.")
+    for number, line in lines[1:]:
         if any(line[len(header) :]):
             raise InputError(
                 f"Line {number} has {len(line)} fields ({','.join(line)!r}), the first line has {len(header)}: write "
                 "1000, not 1,000, and put names with a comma in quotes."
             )
-    rows = [dict(zip_longest(header, line[: len(header)], fillvalue="")) for _, line in lines]
+    rows = [dict(zip_longest(header, line[: len(header)], fillvalue="")) for _, line in lines[1:]]
     if all(row.get("id", "").strip().isdecimal() for row in rows):
         rows.sort(key=lambda row: int(row["id"]))
     return rows
 
 
 def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatArray:
-    """The first column that the table has of `names`."""
+    """The first column that the table has of `names`, as numbers."""
     column = next((name for name in names if name in rows[0]), None)
     if column is None:
-        hint = "; the first line must name the columns" if any(map(_is_number, rows[0])) else ""
-        raise InputError(f"There is no column `{names[0]}`; the columns are: {', '.join(rows[0])}{hint}.")
+        raise InputError(f"There is no column `{names[0]}`; the first line names {', '.join(rows[0])}.")
     values = []
     for index, row in enumerate(rows):
         try:
@@ -113,17 +96,9 @@ def column_of(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> FloatA
     return np.array(values)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def names_of(rows: Rows) -> tuple[str, ...] | None:
     """The class names of a table, if it has a column of them."""
-    column = next((name for name in _NAME_COLUMNS if name in rows[0]), None)
+    column = next((name for name in ("name", "class") if name in rows[0]), None)
     return tuple(row[column] for row in rows) if column else None
 
 
@@ -143,18 +118,18 @@ def read_class_names(path: str | os.PathLike[str], num_columns: int, background:
         ('cup', 'spoon', 'background')
     """
     path = Path(path)
-    if path.suffix == ".csv":  # its lines would become names, the header among them
-        raise InputError(f"`{path}` is a table: pass a text file with one class name per line, or a JSON list.")
     with naming(path):
+        if path.suffix == ".csv":  # its lines would become names, the header among them
+            raise InputError("This is a table: pass a text file with one class name per line, or a JSON list.")
         text = path.read_text(encoding="utf-8-sig")  # the mark that some editors write is no part of the first name
         content = parse_json(text) if path.suffix == ".json" else text.rstrip().split("\n")
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise InputError(f"`{path}` is not a list of class names.")
-    names = [name.strip() for name in content if content != [""]]
-    if "" in names:  # to leave it out would give its column the name of the next class
-        raise InputError(f"Name {names.index('') + 1} of `{path}` is empty: name every class.")
-    if background is not None and len(names) == num_columns - 1:
-        names = ["background", *names] if background == 0 else [*names, "background"]
-    if len(names) != num_columns:
-        raise InputError(f"`{path}` names {len(names)} classes, but the logits have {num_columns} columns.")
+        if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
+            raise InputError("The content is not a list of class names.")
+        names = [name.strip() for name in content if content != [""]]
+        if "" in names:  # to leave it out would give its column the name of the next class
+            raise InputError(f"Name {names.index('') + 1} is empty: name every class.")
+        if background is not None and len(names) == num_columns - 1:
+            names = ["background", *names] if background == 0 else [*names, "background"]
+        if len(names) != num_columns:
+            raise InputError(f"It names {len(names)} classes, but the logits have {num_columns} columns.")
     return tuple(names)

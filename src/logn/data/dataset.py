@@ -1,108 +1,107 @@
-"""The images and classes of a data set: with boxes (LVIS, COCO, YOLO, Pascal VOC), or with one class per image."""
+"""The images and classes of a data set: with boxes (LVIS, COCO, YOLO), or with one class per image."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from logn.data.annotations import Annotations, IntArray, fingerprint_images, image_names, read_annotations
-from logn.data.class_names import match_classes
+from logn.data.class_names import NoSharedNamesError, match_classes
 from logn.data.class_tables import naming, read_table
+from logn.data.coco import LabelledImage
 from logn.data.images import ImageArray, images_in, is_image, read_rgb
 from logn.data.label_sources import DEFAULT_SPLIT, LabelSource, find_labels, split_folders, subfolders
+from logn.data.labels import IntArray, Labels, fingerprint_images
 from logn.errors import InputError
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRecord:
-    """One image; `names` are the paths where it may be, best first."""
-
-    id: int
-    names: tuple[str, ...]
-    height: int
-    width: int
-
-
 class DetectionDataset:
-    """The images and classes of a data set; its annotations are checked and kept as columns.
+    """The images and classes of a data set with boxes.
 
     Foreground classes are sorted by id; gaps in the ids, as COCO has them, are closed, and `category_ids` leads back.
 
     Args:
-        annotation_file: An LVIS v1 or COCO JSON file; the `data.yaml` of YOLO labels, or its folder; a folder of Pascal
-            VOC. The split of the last two follows a colon, as in `data.yaml:train`; it is "val" by default.
+        annotation_file: An LVIS v1 or COCO JSON file; the `data.yaml` of YOLO labels, or its folder, whose split
+            follows a colon, as in `data.yaml:train`; it is "val" by default.
         image_root: The folder that the paths in the file start from; by default the folder of the file. LVIS gives
             paths only as `coco_url`: its last two parts (`train2017/000000391895.jpg`) and its last part are tried.
+        outlines: Keep the outlines of objects.
+
+    Attributes:
+        labels: What was read.
     """
 
     def __init__(
-        self, annotation_file: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None
+        self,
+        annotation_file: str | os.PathLike[str],
+        image_root: str | os.PathLike[str] | None = None,
+        *,
+        outlines: bool = False,
     ) -> None:
         self.annotation_file = Path(annotation_file)
         self.image_root = find_labels(annotation_file).root if image_root is None else Path(image_root)
-        found = read_annotations(annotation_file, integers={"images": ("height", "width")}, image=self._record)
-        found.require("images", "categories")
-        #: What was read, each object with a listed image and class.
-        self.annotations: Annotations = found
-        self._images: tuple[ImageRecord, ...] = tuple(found.images)
-        classes = sorted(found.categories, key=lambda category: int(category["id"]))
-        #: The id in the file of each foreground class.
-        self.category_ids: IntArray = np.array([category["id"] for category in classes], np.int64)
-        #: The name of each foreground class.
-        self.class_names = tuple(str(category.get("name", category["id"])) for category in classes)
-        found.positions("category", self.category_ids)
+        self.labels = Labels.load(annotation_file, outlines=outlines)
+        self.labels.require("images", "categories")
+        for image in self.labels.images:
+            height, width = self._size(image)
+            if min(height, width) < 1:
+                raise InputError(
+                    f"Image {image.id} of `{annotation_file}` has height {height} and width {width}: both must be at "
+                    "least 1."
+                )
+            if not image.names:
+                raise InputError(f"Image {image.id} of `{annotation_file}` has neither `file_name` nor `coco_url`.")
 
-    def _record(self, entry: Mapping[str, Any]) -> ImageRecord:
-        number, height, width = entry["id"], entry["height"], entry["width"]
-        if min(height, width) < 1:
-            raise InputError(
-                f"Image {number} of `{self.annotation_file}` has height {height} and width {width}: both must be at "
-                "least 1."
-            )
-        names = image_names(entry)
-        if not names:
-            raise InputError(f"Image {number} of `{self.annotation_file}` has neither `file_name` nor `coco_url`.")
-        return ImageRecord(number, names, height, width)
+    def _size(self, image: LabelledImage) -> tuple[int, int]:
+        if image.height is None or image.width is None:
+            raise InputError(f"Image {image.id} of `{self.annotation_file}` has no `height` or no `width`.")
+        return image.height, image.width
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self.labels.images)
 
     def __repr__(self) -> str:
-        counts = f"{len(self)} images, {self.num_classes} classes, {len(self.annotations)} annotations"
+        counts = f"{len(self)} images, {self.num_classes} classes, {len(self.labels)} annotations"
         return f"{type(self).__name__}({str(self.annotation_file)!r}: {counts})"
 
     @property
     def num_classes(self) -> int:
         """Number of foreground classes."""
-        return len(self.class_names)
+        return len(self.labels.categories)
 
-    @cached_property
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each foreground class."""
+        return self.labels.class_names
+
+    @property
+    def category_ids(self) -> IntArray:
+        """The id in the file of each foreground class."""
+        return self.labels.category_ids
+
+    @property
     def image_ids(self) -> IntArray:
         """The id in the file of each image."""
-        return np.array([image.id for image in self._images], np.int64)
+        return self.labels.image_ids
 
     @property
     def images_fingerprint(self) -> str:
         """Digest of the ids and file names of all images, which differs for two data sets with the same ids."""
-        return fingerprint_images((image.id, image.names) for image in self._images)
+        return fingerprint_images(self.labels.images)
 
     def image_path(self, index: int) -> Path:
         """Path of an image; an error that names the places tried if there is none."""
-        record = self._images[self._position(index)]
-        tried = [self.image_root / name for name in record.names]
+        image = self.labels.images[self._position(index)]
+        tried = [self.image_root / name for name in image.names]
         for path in tried:
             if path.is_file():
                 return path
         places = " or ".join(f"`{path}`" for path in tried)
         raise InputError(
-            f"Image {record.id} of `{self.annotation_file}` is not at {places}: put it there, or pass the "
+            f"Image {image.id} of `{self.annotation_file}` is not at {places}: put it there, or pass the "
             "folder that paths start from, `image_root`."
         )
 
@@ -112,13 +111,13 @@ class DetectionDataset:
 
     def read_image(self, index: int) -> ImageArray:
         """An image as RGB, `(height, width, 3)`."""
-        record = self._images[self._position(index)]
+        size = self._size(self.labels.images[self._position(index)])
         path = self.image_path(index)
         image = read_rgb(path)
-        if image.shape[:2] != (record.height, record.width):
+        if image.shape[:2] != size:
             raise InputError(
-                f"`{path}` has height and width {image.shape[:2]}, but `{self.annotation_file}` says "
-                f"{(record.height, record.width)}: pass the images that were annotated."
+                f"`{path}` has height and width {image.shape[:2]}, but `{self.annotation_file}` says {size}: pass the "
+                "images that were annotated."
             )
         return image
 
@@ -126,11 +125,6 @@ class DetectionDataset:
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected `index` to be within {len(self)} images, but got {index}.")
         return int(index) % len(self)
-
-
-# What the columns of a table of images may be called; the first names are ours.
-_PATH_COLUMNS = ("path", "file_name", "filename", "file", "image", "image_path")
-_LABEL_COLUMNS = ("label", "class", "class_name", "name", "category")
 
 
 class ClassificationDataset:
@@ -211,9 +205,8 @@ class ClassificationDataset:
             )
         try:
             return match_classes(names, self.classes, "labels").model_of_label
-        except InputError as error:
-            numbering = " A list of paths and numbers is matched by column." if "share no" in str(error) else ""
-            raise InputError(f"{error}{numbering}") from error
+        except NoSharedNamesError as error:
+            raise NoSharedNamesError(f"{error} A list of paths and numbers is matched by column.") from error
 
     def _numbered(self, numbers: Sequence[int], num_columns: int, model: str) -> IntArray:
         """Numbers as columns; those out of range, twice, or of folders that sort in another order are refused."""
@@ -289,15 +282,12 @@ def _read_image_lines(path: Path) -> tuple[list[str], list[str]]:
 
 def _read_image_table(path: Path) -> tuple[list[str], list[str]]:
     rows = read_table(path)
-    columns = [next((name for name in wanted if name in rows[0]), None) for wanted in (_PATH_COLUMNS, _LABEL_COLUMNS)]
-    if None in columns:
+    if not {"path", "label"} <= rows[0].keys():
         raise InputError(f"Expected the columns `path` and `label`, but the first line has {', '.join(rows[0])}.")
-    empty = next(
-        (number for number, row in enumerate(rows, 1) if not all(row[str(name)].strip() for name in columns)), 0
-    )
-    if empty:
-        raise InputError(f"Row {empty} has an empty path or label.")
-    return [row[str(columns[0])].strip() for row in rows], [row[str(columns[1])].strip() for row in rows]
+    for number, row in enumerate(rows, start=1):
+        if not (row["path"].strip() and row["label"].strip()):
+            raise InputError(f"Row {number} has an empty path or label.")
+    return [row["path"].strip() for row in rows], [row["label"].strip() for row in rows]
 
 
 def open_dataset(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray
-from logn.data.annotations import Annotations, read_annotations
-from logn.data.class_counts import annotated_classes
 from logn.data.class_names import places_of
 from logn.data.class_tables import column_of, names_of, naming, read_table
 from logn.data.label_sources import with_split
+from logn.data.labels import Labels
 from logn.errors import InputError
 
 DIMENSION = "fractal_dimension"
@@ -26,7 +24,7 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
     r"""Read one fractal dimension per foreground class, or compute it from the boxes of annotations.
 
     Args:
-        path: Annotations (of YOLO and VOC those of training), or a table with a column `fractal_dimension`.
+        path: Annotations (of YOLO those of training), or a table with a column `fractal_dimension`.
         class_names: Names of the foreground classes; where the file has names too, its classes are put in that order.
 
     Example:
@@ -42,7 +40,7 @@ def read_dimensions(path: str | os.PathLike[str], class_names: Sequence[str] | N
             rows = read_table(path)
             names, dimensions = names_of(rows), column_of(rows, (DIMENSION,))
     else:
-        names, dimensions = _dimensions(read_annotations(with_split(path, "train"), image=_size_of))
+        names, dimensions = _dimensions(Labels.load(with_split(path, "train")))
     if names is None or class_names is None:
         return dimensions
     return dimensions[places_of(class_names, names)]
@@ -98,18 +96,14 @@ def _occupied_cells(
     return np.bincount(occupied // (grid * grid), minlength=num_classes)
 
 
-def _size_of(image: Mapping[str, Any]) -> tuple[int, Any, Any]:
-    return image["id"], image.get("width"), image.get("height")
-
-
-def _dimensions(annotations: Annotations) -> tuple[tuple[str, ...] | None, FloatArray]:
+def _dimensions(labels: Labels) -> tuple[tuple[str, ...], FloatArray]:
     """Names and dimensions of the classes; groups of objects (`iscrowd`) are left out."""
-    _, names, labels = annotated_classes(annotations)
-    objects = ~annotations.crowd
-    image = annotations.positions("image", [number for number, *_ in annotations.images], of=objects)
-    sizes = np.array([size for _, *size in annotations.images], dtype=np.float64).reshape(-1, 2)[image]
+    labels.require("images", "categories")
+    objects = ~labels.crowd
+    all_sizes = np.array([(image.width or 0, image.height or 0) for image in labels.images], np.float64)
+    sizes = all_sizes[labels.image_index[objects]]
     if not (sizes > 0).all():
-        raise InputError(f"An image of `{annotations.source}` has no `width` or `height`, which its boxes need.")
-    boxes = annotations.boxes[objects]
+        raise InputError(f"An image of `{labels.source}` has no `width` or `height`, which its boxes need.")
+    boxes = labels.boxes[objects]
     centres = np.clip((boxes[:, :2] + boxes[:, 2:] / 2) / sizes, 0.0, 1.0)
-    return names, fractal_dimension(centres, labels, len(names))
+    return labels.class_names, fractal_dimension(centres, labels.classes[objects], len(labels.categories))

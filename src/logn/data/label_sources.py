@@ -1,4 +1,4 @@
-"""What a path to labels is: COCO or LVIS, a YOLO `data.yaml`, Pascal VOC, a folder per class, a list; which split."""
+"""What a path to labels is: COCO or LVIS, a YOLO `data.yaml`, a folder per class, a list; which split."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LabelSource:
     """Labels on disk.
 
     Args:
-        path: A JSON file, a `data.yaml`, the folder of VOC's XML files, a folder per class or a list of paths.
-        form: "json", "yolo", "voc", "folders" or "list"; of classifiers the last two.
+        path: A JSON file, a `data.yaml`, a folder per class or a list of paths.
+        form: "json", "yolo", "folders" or "list"; of classifiers the last two.
         split: The part named behind a colon, as in `data.yaml:test`; None if none is.
     """
 
@@ -44,24 +44,19 @@ class LabelSource:
     @property
     def root(self) -> Path:
         """The folder that the paths of the images start from."""
-        return self.path if self.form in ("voc", "folders") else self.path.parent
+        return self.path if self.form == "folders" else self.path.parent
 
     @property
     def has_splits(self) -> bool:
         """Whether a split has to be named or assumed."""
         if self.form == "folders":
             return bool(split_folders(self.path))
-        return self.form == "yolo" or (self.form == "voc" and image_sets(self.path).is_dir())
+        return self.form == "yolo"
 
     @property
     def is_of_classifier(self) -> bool:
         """Whether each image has one class and no boxes."""
         return self.form in ("folders", "list")
-
-
-def image_sets(folder: Path) -> Path:
-    """Where VOC keeps the lists of its splits."""
-    return folder / "ImageSets" / "Main"
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -95,7 +90,7 @@ def find_labels(source: str | os.PathLike[str]) -> LabelSource:
     before, colon, split = os.fspath(source).rpartition(":")
     if colon and before and split.isidentifier() and not path.exists():
         named = _form_of(Path(before))
-        if named is not None and named.form in ("yolo", "voc", "folders"):
+        if named is not None and named.form in ("yolo", "folders"):
             return LabelSource(named.path, named.form, split)
     return _form_of(path) or LabelSource(path, "json")
 
@@ -115,11 +110,6 @@ def with_split(source: str | os.PathLike[str], split: str) -> Path:
     return Path(f"{found.path}:{split}")
 
 
-def are_labels(source: str | os.PathLike[str]) -> bool:
-    """Whether a path is a `data.yaml`, a folder with one, or a folder of VOC; with or without a split."""
-    return find_labels(source).form in ("yolo", "voc")
-
-
 def _form_of(path: Path) -> LabelSource | None:
     if path.suffix.lower() in YAML_SUFFIXES:
         return LabelSource(path, "yolo")
@@ -132,7 +122,10 @@ def _form_of(path: Path) -> LabelSource | None:
     if (path / ROBOFLOW_NAME).is_file():
         return LabelSource(path / ROBOFLOW_NAME, "json")
     if (path / "Annotations").is_dir() or next(path.glob("*.xml"), None) is not None:
-        return LabelSource(path, "voc")
+        raise InputError(
+            f"`{path}` holds labels of Pascal VOC, which are not read: convert them to COCO's format first, as "
+            "labelformat and supervision do."
+        )
     return LabelSource(path, "folders")
 
 

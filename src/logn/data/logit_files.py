@@ -1,15 +1,13 @@
 """Logits dumped to `.npy`, `.npz` and `.safetensors` files, read block by block.
 
-Nothing here unpickles, and a file that does not hold what its header promises is refused at once. Blocks depend only
-on the files and on `batch_rows`, never on the number of threads, so that statistics over them repeat bit by bit. Each
-block maps its own stretch of the file: mapping whole files would make the resident memory grow with them. Only an
-array of a `.npz` file, which mostly is compressed, is read whole.
+Nothing here unpickles. Blocks depend only on the files and on `batch_rows`, never on the number of threads, so that
+statistics over them repeat bit by bit. Each block maps the file anew: a map that stays would make the resident memory
+grow with the file. Only an array of a `.npz` file, which mostly is compressed, is read whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import glob
 import json
 import math
@@ -20,31 +18,22 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
+from logn.base.checks import Whole, checked
 from logn.base.files import atomic_path, file_identity, format_of, require_file
-from logn.base.strict_json import parse_json
-from logn.errors import InputError
+from logn.errors import InputError, did_you_mean
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
-
-try:
-    from lzma import LZMAError
-except ImportError:  # some builds of Python go without; they cannot open such archives at all
-    LZMAError = zlib.error  # type: ignore[assignment,misc]
-
-# What is wrong with a damaged or foreign file shows up as one of these; RuntimeError stands for too deep a header.
-_UNREADABLE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, LZMAError, struct.error, RuntimeError)
-
-_SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-_SAFETENSORS_NAMES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
+# What is wrong with a damaged or foreign file shows up as one of these.
+_UNREADABLE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, SafetensorError)
+# How safetensors and NumPy call the same numbers; NumPy lacks bfloat16, whose bytes are read as uint16.
+_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _SHOWN_NAMES = 8
-_FLOATS = ("float16", "float32", "float64")
-_ZIP_END_BYTES = 22  # of the record that ends an archive without a comment
-_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
 
 DEFAULT_BATCH_ROWS = 512
 _BLOCK_BYTES = 16 * 2**20
@@ -53,27 +42,19 @@ _LARGEST_BATCH_BYTES = 32 * 2**20
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of logits in a file: its shape, its kind of number, and where its bytes start.
+    """An array of logits in a file.
 
     Attributes:
         path: The file.
         name: Its name inside an archive; empty in a `.npy` file.
         shape: The shape (…, C); the last axis is the class.
         dtype: float16, bfloat16, float32 or float64.
-        storage: How the bytes are read; bfloat16 is read as uint16, which NumPy knows.
-        offset: Position of the first byte; None in a `.npz` file, whose arrays are read whole.
-        size: Bytes of the whole file, to notice that it changed.
-        mtime_ns: Time of its last change.
     """
 
     path: Path
     name: str
     shape: tuple[int, ...]
     dtype: str
-    storage: np.dtype[Any]
-    offset: int | None
-    size: int
-    mtime_ns: int
 
     @property
     def num_columns(self) -> int:
@@ -88,21 +69,41 @@ class StoredArray:
     @property
     def row_bytes(self) -> int:
         """Bytes of one logit vector."""
-        return self.num_columns * self.storage.itemsize
-
-    @property
-    def stop(self) -> int | None:
-        """Position behind the last byte; None in a `.npz` file."""
-        return None if self.offset is None else self.offset + self.rows * self.row_bytes
+        return self.num_columns * _storage(self.dtype).itemsize
 
     @property
     def item_rows(self) -> int:
         """Rows that belong together: the proposals of one image in (images, proposals, C), else all."""
         return self.rows if len(self.shape) == 2 else math.prod(self.shape[1:-1])
 
+    def open(self) -> npt.NDArray[Any]:
+        """The stored numbers, mapped, or read where the file is a `.npz`; bfloat16 as uint16 (see `as_floats`)."""
+        with refusing_damage(self.path):
+            if self.path.suffix == ".npz":
+                with np.load(self.path, allow_pickle=False) as archive:
+                    stored: npt.NDArray[Any] = archive[self.name]
+            elif self.path.suffix == ".npy":
+                stored = np.lib.format.open_memmap(self.path, mode="r")
+            else:
+                stored = _map_safetensors(self)
+        if stored.shape != self.shape:
+            raise InputError(f"`{self.path}` changed while it was read; start again.")
+        return stored
+
+
+def _storage(dtype: str) -> np.dtype[Any]:
+    return np.dtype("<u2" if dtype == "bfloat16" else dtype)
+
+
+def _map_safetensors(array: StoredArray) -> npt.NDArray[Any]:
+    with array.path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        start = json.loads(file.read(length))[array.name]["data_offsets"][0]
+    return np.memmap(array.path, _storage(array.dtype).newbyteorder("<"), "r", 8 + length + start, array.shape)
+
 
 def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_axes: int = 2) -> StoredArray:
-    """Read the header of a file and say where its logits are.
+    """Read the header of a file and say what its logits are.
 
     Args:
         path: A `.npy`, `.npz` or `.safetensors` file.
@@ -114,18 +115,22 @@ def locate_array(path: str | os.PathLike[str], key: str | None = None, *, least_
         >>> path = Path(tempfile.mkdtemp()) / "logits.npy"
         >>> np.save(path, np.zeros((5, 3), dtype=np.float32))
         >>> array = locate_array(path)
-        >>> array.rows, array.num_columns, array.dtype, array.offset
-        (5, 3, 'float32', 128)
+        >>> array.rows, array.num_columns, array.dtype
+        (5, 3, 'float32')
     """
     path = Path(path)
-    readers = {".npy": _locate_npy, ".npz": _locate_npz, ".safetensors": _locate_safetensors}
-    if path.suffix not in readers:
+    if path.suffix not in SUFFIXES:
         raise InputError(f"`{path}` is no file of logits: its name must end in one of {', '.join(SUFFIXES)}.")
     require_file(path)
     with refusing_damage(path):
-        array = readers[path.suffix](path, key)
-    _check_shape(array, least_axes)
-    return array
+        name, shape, dtype = _HEADERS[path.suffix](path, key)
+    if dtype not in _DTYPES.values():
+        raise InputError(f"`{path}` holds {dtype}, not float16, bfloat16, float32 or float64 logits.")
+    if len(shape) < least_axes:
+        raise InputError(f"`{path}` has shape {shape}; logits are (rows, classes) or (images, proposals, classes).")
+    if 0 in shape:
+        raise InputError(f"`{path}` holds no row of logits: its shape is {shape}.")
+    return StoredArray(path, name, shape, dtype)
 
 
 @contextlib.contextmanager
@@ -135,9 +140,7 @@ def refusing_damage(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (*_UNREADABLE, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the system, in its own words; bzip2 says of damaged data what has no number
+    except _UNREADABLE as error:
         reason = str(error).rstrip(".") or type(error).__name__
         raise InputError(f"`{path}` cannot be read as a {path.suffix} file: {reason}.") from error
 
@@ -154,9 +157,12 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """
     path = Path(path)
     if path.suffix == ".npz":
-        with zipfile.ZipFile(path) as archive:
-            return _npz_names(archive)
-    return tuple(_read_safetensors_header(path)[0]) if path.suffix == ".safetensors" else ()
+        with np.load(path, allow_pickle=False) as archive:
+            return tuple(archive.files)
+    if path.suffix != ".safetensors":
+        return ()
+    with safe_open(path, framework="np") as file:
+        return tuple(file.keys())
 
 
 def read_array(path: str | os.PathLike[str], key: str | None = None) -> npt.NDArray[Any]:
@@ -170,12 +176,7 @@ def read_array(path: str | os.PathLike[str], key: str | None = None) -> npt.NDAr
         array([ 0.5, -1. ])
     """
     array = locate_array(path, key, least_axes=1)
-    if array.offset is None:
-        with refusing_damage(array.path), np.load(array.path, allow_pickle=False) as archive:
-            stored = archive[array.name]
-    else:
-        stored = np.fromfile(array.path, dtype=array.storage, offset=array.offset, count=math.prod(array.shape))
-    return as_floats(stored, array.dtype).reshape(array.shape)
+    return np.array(as_floats(array.open(), array.dtype))
 
 
 def as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
@@ -188,148 +189,55 @@ def as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << 16).view(np.float32)
     native: np.dtype[Any] = stored.dtype.newbyteorder("=")
-    return np.asarray(stored).astype(native, copy=False)
+    return stored.astype(native, copy=False)
 
 
-def _locate_npy(path: Path, key: str | None) -> StoredArray:
+# Name, shape and kind of number of an array, by its header.
+_Header = tuple[str, tuple[int, ...], str]
+
+
+def _npy_header(path: Path, key: str | None) -> _Header:
     if key is not None:
         raise InputError(f"`{path}` holds one array, as every .npy file does; leave `key` out (got {key!r}).")
-    with path.open("rb") as stream:
-        shape, dtype = _read_npy_header(stream, path)
-        array = _stored(path, "", shape, dtype.name, dtype, stream.tell())
-    if array.stop is not None and array.stop < array.size and _are_lengths(shape):
-        raise InputError(f"`{path}` has data behind its array of shape {shape}: save one array per file.")
-    return array
+    array = np.lib.format.open_memmap(path, mode="r")  # np.load would take archives, and advise to unpickle
+    if array.offset + array.nbytes < path.stat().st_size:
+        raise InputError(f"`{path}` has data behind its array of shape {array.shape}: save one array per file.")
+    return "", array.shape, array.dtype.name
 
 
-def _locate_npz(path: Path, key: str | None) -> StoredArray:
+def _npz_header(path: Path, key: str | None) -> _Header:
     with zipfile.ZipFile(path) as archive:
-        _check_archive(archive)
-        name = _choose(path, _npz_names(archive), key)
-        information = archive.getinfo(f"{name}.npy")
-        with archive.open(information) as stream:
-            shape, dtype = _read_npy_header(stream, path)
-            header_bytes = stream.tell()
-    if information.file_size != header_bytes + math.prod(shape) * dtype.itemsize:
-        raise InputError(f"`{name}` in `{path}` is damaged: its size does not fit its shape {shape} of {dtype}.")
-    return _stored(path, name, shape, dtype.name, dtype, None)
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        name = _choose(path, names, key)
+        with archive.open(f"{name}.npy") as stream:
+            is_first = np.lib.format.read_magic(stream) == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(stream)
+    return name, shape, dtype.name
 
 
-def _check_archive(archive: zipfile.ZipFile) -> None:
-    """Refuse members with the same name or place, and data before the first one or behind the directory."""
-    members = archive.infolist()
-    starts = {member.header_offset for member in members}
-    if len({member.filename for member in members}) < len(members) or len(starts) < len(members):
-        raise ValueError("two of its arrays have the same name or place")
-    archive.fp.seek(-_ZIP_END_BYTES, os.SEEK_END)  # type: ignore[union-attr]  # it is open
-    if min(starts, default=0) > 0 or archive.fp.read(4) != b"PK\x05\x06":  # type: ignore[union-attr]
-        raise ValueError("it has data before or behind the archive")
+def _safetensors_header(path: Path, key: str | None) -> _Header:
+    with safe_open(path, framework="np") as file:  # checks that arrays neither overlap nor leave bytes out
+        name = _choose(path, list(file.keys()), key)
+        stored = file.get_slice(name)
+        return name, tuple(stored.get_shape()), _DTYPES.get(stored.get_dtype(), stored.get_dtype())
 
 
-def _npz_names(archive: zipfile.ZipFile) -> tuple[str, ...]:
-    return tuple(member.removesuffix(".npy") for member in archive.namelist() if member.endswith(".npy"))
-
-
-def _read_safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The entry of each tensor, and where the data starts."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > min(_MAX_HEADER_BYTES, path.stat().st_size):
-            raise ValueError("its header is too long")
-        header = parse_json(file.read(length))
-    if not isinstance(header, dict):
-        raise ValueError("its header is not a JSON object")
-    header.pop("__metadata__", None)
-    return header, 8 + length
-
-
-def _check_offsets(header: dict[str, Any], size: int) -> None:
-    """Refuse arrays that overlap or leave bytes between or behind them, as the format does."""
-    end = 0
-    try:
-        for (start, stop), name in sorted((entry["data_offsets"], name) for name, entry in header.items()):
-            if start != end or stop < start:
-                raise ValueError(f"the array `{name}` does not start where the one before it ends")
-            end = stop
-    except (KeyError, TypeError) as error:
-        raise ValueError("the entry of an array is incomplete") from error
-    if end < size:
-        raise ValueError(f"{size - end} bytes behind its arrays belong to none")
-
-
-def _locate_safetensors(path: Path, key: str | None) -> StoredArray:
-    header, data_start = _read_safetensors_header(path)
-    name = _choose(path, tuple(header), key)
-    entry = header[name]
-    try:
-        kind, shape, (start, stop) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the entry of `{name}` is incomplete") from error
-    if kind not in _SAFETENSORS_DTYPES:
-        raise InputError(f"`{name}` in `{path}` holds {kind}, not floating-point logits.")
-    dtype = _SAFETENSORS_DTYPES[kind]
-    storage = np.dtype("<u2" if dtype == "bfloat16" else f"<f{np.dtype(dtype).itemsize}")
-    if not _are_lengths((*shape, start, stop)) or stop - start != math.prod(shape) * storage.itemsize:
-        raise ValueError(f"the offsets of `{name}` do not fit its shape {shape}")
-    array = _stored(path, name, shape, dtype, storage, data_start + start)
-    _check_offsets(header, array.size - data_start)
-    return array
-
-
-def _read_npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise InputError(f"`{path}` is not a plain array of numbers; save one array of logits, (rows, classes).")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read(stream)
-    if dtype.name not in _FLOATS:
-        raise InputError(f"`{path}` holds {dtype}, not float16, float32 or float64 logits.")
-    if fortran_order:
-        raise InputError(f"`{path}` is in Fortran order; save numpy.ascontiguousarray(logits) instead.")
-    return shape, dtype
+_HEADERS = {".npy": _npy_header, ".npz": _npz_header, ".safetensors": _safetensors_header}
 
 
 def _choose(path: Path, names: Sequence[str], key: str | None) -> str:
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    listed = (", ".join(sorted(names)[:_SHOWN_NAMES]) or "none") + more
     if key is not None:
         if key not in names:
-            raise InputError(f"`{path}` has no array `{key}`; it has: {_listed(names, key)}.")
+            raise InputError(f"`{path}` has no array `{key}`; it has {listed}{did_you_mean(key, names)}")
         return key
     if len(names) == 1:
         return names[0]
     if "logits" not in names:
-        raise InputError(f"`{path}` has several arrays; name one as `key`: {_listed(names)}.")
+        raise InputError(f"`{path}` has several arrays; name one as `key`: {listed}.")
     return "logits"
-
-
-def _listed(names: Sequence[str], key: str = "logits") -> str:
-    """Some of the names, those like `key` first: a checkpoint holds hundreds."""
-    ending = sorted(name for name in names if name.endswith(key))
-    order = dict.fromkeys([*ending, *difflib.get_close_matches(key, names, _SHOWN_NAMES), *sorted(names)])
-    shown = sorted(order) if len(order) <= _SHOWN_NAMES else [*order][:_SHOWN_NAMES]
-    more = f" and {len(order) - len(shown)} more" if len(shown) < len(order) else ""
-    return (", ".join(shown) or "none") + more
-
-
-def _stored(
-    path: Path, name: str, shape: tuple[int, ...], dtype: str, storage: np.dtype[Any], offset: int | None
-) -> StoredArray:
-    status = path.stat()
-    return StoredArray(path, name, shape, dtype, storage, offset, status.st_size, status.st_mtime_ns)
-
-
-def _are_lengths(values: Sequence[Any]) -> bool:
-    return all(type(value) is int and value >= 0 for value in values)  # a header may hold True, which is an int too
-
-
-def _check_shape(array: StoredArray, least_axes: int) -> None:
-    path, shape = array.path, array.shape
-    if not _are_lengths(shape) or len(shape) < least_axes:
-        raise InputError(f"`{path}` has shape {shape}; logits are (rows, classes) or (images, proposals, classes).")
-    if 0 in shape:
-        raise InputError(f"`{path}` holds no row of logits: its shape is {shape}.")
-    if array.stop is not None and array.stop > array.size:
-        missing = array.stop - array.size
-        raise InputError(f"`{path}` is cut off: of {shape} values of {array.dtype}, {missing} bytes are missing.")
 
 
 def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -423,21 +331,16 @@ class LogitBlock:
 
     def read_batches(self) -> Iterator[np.ndarray]:
         """Yield the batches as (rows, C) arrays of float16, float32 or float64, valid until the next one."""
-        rows = self._mapped() if self.rows is None else self.rows
+        rows = self.rows
+        if rows is None:
+            rows = self.shard.open().reshape(-1, self.shard.num_columns)[self.start : self.stop]
         for start, stop in self.batches:
             yield as_floats(rows[start - self.start : stop - self.start], self.shard.dtype)
 
-    def _mapped(self) -> np.ndarray:
-        shard, shape = self.shard, (self.stop - self.start, self.shard.num_columns)
-        offset = (shard.offset or 0) + self.start * shard.row_bytes
-        try:
-            return np.memmap(shard.path, dtype=shard.storage, mode="r", offset=offset, shape=shape)
-        except ValueError as error:  # the file has shrunk since its header was read
-            raise InputError(f"`{shard.path}` changed while it was read; start again.") from error
 
-
+@checked
 def read_blocks(
-    shard: StoredArray, *, batch_rows: int = DEFAULT_BATCH_ROWS, first_row: int = 0
+    shard: StoredArray, *, batch_rows: Annotated[int, Whole(1)] = DEFAULT_BATCH_ROWS
 ) -> Iterator[LogitBlock]:
     """Cut a shard into blocks of about 16 MB of whole batches.
 
@@ -447,7 +350,6 @@ def read_blocks(
     Args:
         shard: What `open_shards` gave.
         batch_rows: Rows of a batch when the array has two axes.
-        first_row: Where to continue, the end of an earlier block.
 
     Example:
         >>> import tempfile
@@ -457,20 +359,14 @@ def read_blocks(
         >>> [batch.shape for batch in block.read_batches()]
         [(4, 2), (2, 2)]
     """
-    if batch_rows < 1:
-        raise InputError(f"Expected `batch_rows` to be at least 1, but got {batch_rows}.")
-    whole = None
-    if shard.offset is None:
-        whole = read_array(shard.path, shard.name).reshape(shard.rows, shard.num_columns)
-    for batches in _block_ranges(shard, batch_rows, first_row):
+    whole = shard.open().reshape(-1, shard.num_columns) if shard.path.suffix == ".npz" else None
+    for batches in _block_ranges(shard, batch_rows):
         yield LogitBlock(shard, batches, None if whole is None else whole[batches[0][0] : batches[-1][1]])
 
 
-def _block_ranges(shard: StoredArray, batch_rows: int, first_row: int) -> Iterator[tuple[tuple[int, int], ...]]:
+def _block_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
     block: list[tuple[int, int]] = []
     for start, stop in _batch_ranges(shard, batch_rows):
-        if start < first_row:
-            continue
         if block and (stop - block[0][0]) * shard.row_bytes > _BLOCK_BYTES:
             yield tuple(block)
             block = []
@@ -529,8 +425,9 @@ def _write_npy_header(file: IO[bytes], shape: tuple[int, ...], dtype: str) -> No
 
 
 def _write_safetensors_header(file: IO[bytes], shape: tuple[int, ...], dtype: str) -> None:
-    size = math.prod(shape) * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
-    entry = {"dtype": _SAFETENSORS_NAMES[dtype], "shape": list(shape), "data_offsets": [0, size]}
+    size = math.prod(shape) * _storage(dtype).itemsize
+    kind = next(name for name, numbers in _DTYPES.items() if numbers == dtype)
+    entry = {"dtype": kind, "shape": list(shape), "data_offsets": [0, size]}
     header = json.dumps({"logits": entry}).encode()
     header += b" " * (-len(header) % 8)  # the data starts at a multiple of eight bytes
     file.write(struct.pack("<Q", len(header)) + header)

@@ -3,75 +3,134 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from logn.base.files import file_identity, require_file
+import msgspec
+
+from logn.base.files import require_file
+from logn.data.coco import Category, LabelledImage, LabelledObject, OutlinedObject
 from logn.data.images import SUFFIXES
-from logn.data.json_stream import Element
 from logn.data.label_sources import DEFAULT_SPLIT, LabelSource, image_sizes, numbered
 from logn.errors import InputError, warn
 
-_KEYS = ("path", "train", "val", "validation", "test", "names", "nc", "kpt_shape")
 _SPLITS = ("train", "val", "test")
-_MOST_DIGITS = 6  # of a number of classes
 #: Shares are written with six digits or so: what is rounded may end this far outside.
 ROUNDING = 1e-6
 
 
+class DataYaml(msgspec.Struct):
+    """The keys of a `data.yaml`."""
+
+    path: str | None = None
+    train: list[str] | str | None = None
+    val: list[str] | str | None = None
+    validation: list[str] | str | None = None
+    test: list[str] | str | None = None
+    names: list[str] | dict[int, str] | None = None
+    nc: Annotated[int, msgspec.Meta(ge=1, lt=1_000_000)] | None = None
+    kpt_shape: Any = None
+
+    def splits(self) -> dict[str, tuple[str, ...]]:
+        """The folders, lists or images of each split that there is."""
+        listed = {"train": self.train, "val": self.val or self.validation, "test": self.test}
+        return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in listed.items() if value}
+
+
 @dataclass(frozen=True)
-class YoloData:
-    """What a `data.yaml` describes.
+class _Row:
+    """A line of a label file, in shares of the image; the outline is empty where the label is a box."""
 
-    Args:
-        file: The file.
-        names: The classes by number.
-        splits: What it says of each split: folders, lists or images.
-        folder: Where relative paths of splits start.
-    """
-
-    file: Path
-    names: tuple[str, ...]
-    splits: Mapping[str, tuple[str, ...]]
-    folder: Path
+    label: int
+    box: tuple[float, float, float, float]  # centre, width, height
+    outline: tuple[float, ...] = field(default=(), compare=False)
 
 
-def yolo_elements(source: LabelSource, *, sizes: bool = True) -> Iterator[Element]:
-    """The classes, images and objects of a split, as the elements of a COCO file.
+class YoloReader:
+    """Read the classes, images and objects of a split.
 
     An image without a text file, or with an empty one, has no objects. Ids of images are the numbers that their files
     are named by, where all are, else their places; class 0 gets id 1, as in the result files of Ultralytics. An outline
-    gives the box around it. Boxes that come twice in a file count once.
+    gives the box around it. Lines that come twice in a file count once.
 
     Args:
         source: The `data.yaml` and the split.
         sizes: Read the sizes of the images, without which there are no boxes.
+        outlines: Keep the outlines of objects.
     """
-    data = read_yolo_data(source.path)
-    images = split_images(data, source.split or DEFAULT_SPLIT)
-    for number, name in enumerate(data.names):
-        yield Element("categories", {"id": number + 1, "name": name}, -1, -1)
-    labelled, count = False, 0
-    ids = numbered([Path(path).stem for path in images])
-    measured = image_sizes(images) if sizes else [None] * len(images)
-    for path, image_id, size in zip(images, ids, measured, strict=True):
-        entry: dict[str, Any] = {"id": image_id, "file_name": Path(os.path.relpath(path, source.root)).as_posix()}
-        if size is not None:
-            entry |= {"width": size[0], "height": size[1]}
-        yield Element("images", entry, -1, -1)
-        rows = _rows(label_file(path), data)
-        labelled = labelled or rows is not None
-        for (label, *box), outline in dict(rows or ()).items():
-            count += 1
-            thing = {"id": count, "image_id": image_id, "category_id": int(label) + 1, "iscrowd": 0}
-            yield Element("annotations", thing | (_in_pixels(box, outline, size) if size else {}), -1, -1)
-    if not labelled:
-        warn(
-            f"None of the {len(images)} images of `{source.path}` has a label file, so all count as images without "
-            f"objects. The first was looked for at `{label_file(images[0])}`."
-        )
+
+    def __init__(self, source: LabelSource, *, sizes: bool = True, outlines: bool = False) -> None:
+        self._source, self._outlines = source, outlines
+        self.names, yaml_file = read_yolo_data(source.path)
+        self._paths = split_images(source.path, yaml_file, source.split or DEFAULT_SPLIT)
+        self._ids = numbered([Path(path).stem for path in self._paths])
+        self._sizes = list(image_sizes(self._paths)) if sizes else None
+
+    def categories(self) -> list[Category]:
+        """The classes."""
+        return [Category(number, name) for number, name in enumerate(self.names, start=1)]
+
+    def images(self) -> list[LabelledImage]:
+        """The images of the split; their names start from the folder of the `data.yaml`."""
+        names = [Path(os.path.relpath(path, self._source.root)).as_posix() for path in self._paths]
+        sizes: Sequence[tuple[int | None, int | None]] = self._sizes or [(None, None)] * len(names)
+        return [
+            LabelledImage(number, name, width=width, height=height)
+            for number, name, (width, height) in zip(self._ids, names, sizes, strict=True)
+        ]
+
+    def objects(self) -> list[LabelledObject]:
+        """The objects of all images; a warning says when no image has a label file."""
+        objects: list[LabelledObject] = []
+        is_labelled = False
+        for index, path in enumerate(self._paths):
+            lines = _lines(Path(label_file(path)))
+            is_labelled = is_labelled or lines is not None
+            rows = [self._row(label_file(path), number, line) for number, line in lines or ()]
+            objects += [self._object(index, row) for row in dict.fromkeys(rows)]
+        if not is_labelled:
+            warn(
+                f"None of the {len(self._paths)} images of `{self._source.path}` has a label file, so all count as "
+                f"images without objects. The first was looked for at `{label_file(self._paths[0])}`."
+            )
+        return objects
+
+    def _object(self, index: int, row: _Row) -> LabelledObject:
+        image_id, category_id = self._ids[index], row.label + 1
+        if self._sizes is None:
+            return LabelledObject(image_id, category_id)
+        size = self._sizes[index]
+        width, height = row.box[2] * size[0], row.box[3] * size[1]
+        box = (row.box[0] * size[0] - width / 2, row.box[1] * size[1] - height / 2, width, height)
+        if not self._outlines:
+            return LabelledObject(image_id, category_id, box)
+        polygon = [share * size[place % 2] for place, share in enumerate(row.outline)]
+        outline = msgspec.Raw(msgspec.json.encode([polygon])) if polygon else msgspec.Raw()
+        return OutlinedObject(image_id, category_id, box, segmentation=outline)
+
+    def _row(self, file: str, number: int, line: str) -> _Row:
+        """Class, box and outline of a line."""
+        try:
+            label, *values = map(float, line.split())
+        except ValueError:
+            raise _fault(file, number, "numbers", line) from None
+        if not (label.is_integer() and 0 <= label < len(self.names)):
+            raise _fault(file, number, f"a class from 0 to {len(self.names) - 1}", line.split()[0])
+        if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+            raise _fault(file, number, "a class and a box (5 numbers) or an outline (7, 9 and so on)", line)
+        outside = [value for value in values if not -ROUNDING <= value <= 1 + ROUNDING]
+        if outside:
+            raise _fault(file, number, "coordinates from 0 to 1, as shares of the image", f"{outside[0]:g}")
+        if len(values) == 4:
+            return _Row(int(label), (values[0], values[1], values[2], values[3]))
+        left, right, top, bottom = min(values[0::2]), max(values[0::2]), min(values[1::2]), max(values[1::2])
+        return _Row(int(label), ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top), tuple(values))
+
+
+def _fault(file: str, number: int, expected: str, got: str) -> InputError:
+    return InputError(f"Line {number} of `{file}` must have {expected}, but has {got.strip()!r:.60}.")
 
 
 def label_file(image: str) -> str:
@@ -88,199 +147,117 @@ def label_file(image: str) -> str:
     return str(Path(*folders, f"{path.stem}.txt"))
 
 
-def read_yolo_data(file: Path) -> YoloData:
-    """Read a `data.yaml`, and refuse one whose classes are not clear."""
-    found = _read_yaml(file)
-    if "kpt_shape" in found:  # the numbers of a pose would be taken for an outline
-        raise InputError(f"`{file}` describes poses (`kpt_shape`): pass a data set of boxes or outlines.")
-    found["val"] = found.get("val") or found.get("validation")
-    splits = {name: _texts(file, name, found[name]) for name in _SPLITS if found.get(name)}
-    return YoloData(file, _class_names(file, found), splits, _folder(file, found.get("path")))
-
-
-def _read_yaml(file: Path) -> dict[str, Any]:
-    """The keys of a `data.yaml`; every scalar is a text, so that a class may be called `no` or `1e3`."""
+def read_yolo_data(file: Path) -> tuple[tuple[str, ...], DataYaml]:
+    """The class names and the keys of a `data.yaml`; one whose classes are not clear is refused."""
     import yaml
 
-    class Loader(yaml.BaseLoader):  # type: ignore[misc]  # makes texts, lists and mappings only
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen: set[str] = set()
-            for item, _ in node.value:
-                key = self.construct_object(item, deep=True)
-                if isinstance(key, str) and key in seen:
-                    line = item.start_mark.line + 1
-                    raise InputError(f"Line {line} of `{file}` has `{key}` for the second time: remove one of them.")
-                seen.update([key] if isinstance(key, str) else [])
-            return super().construct_mapping(node, deep)
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            is_alias = self.check_event(yaml.AliasEvent)
-            node = super().compose_node(parent, index)
-            if is_alias and not isinstance(node, yaml.ScalarNode):  # a few of lists in lists stand for millions
-                raise InputError(f"`{file}` has an alias of a list or a mapping: write out what it stands for.")
-            return node
-
-    require_file(file, "a `data.yaml`")
+    require_file(file)
     try:
-        content = Loader(file.read_text(encoding="utf-8-sig")).get_single_data()
-    except UnicodeDecodeError as error:
-        raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"`{file}` is not valid YAML: {' '.join(str(error).split())}.") from None
-    except RecursionError:
-        raise InputError(f"`{file}` is not a `data.yaml`: it is nested too deep.") from None
+        # This loader makes texts, lists and mappings only, so that a class may be called `no` or `1e3`.
+        content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"`{file}` is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):
         raise InputError(f"`{file}` has no `key: value` lines, as a `data.yaml` has them.")
-    return {key: content[key] for key in _KEYS if content.get(key) not in (None, "", "~", "null")}
+    try:
+        data = msgspec.convert(
+            {key: value for key, value in content.items() if value not in ("", "~", "null")}, DataYaml, strict=False
+        )
+    except msgspec.ValidationError as error:
+        raise InputError(f"`{file}` is not as a `data.yaml` must be: {error}.") from error
+    if data.kpt_shape is not None:  # the numbers of a pose would be taken for an outline
+        raise InputError(f"`{file}` describes poses (`kpt_shape`): pass a data set of boxes or outlines.")
+    return _class_names(file, data), data
 
 
-def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
-    listed = value if isinstance(value, list) else [value]
-    if isinstance(value, dict) or not all(isinstance(item, str) for item in listed):
-        raise InputError(f"`{key}` of `{file}` must be a path or a list of paths, but is {value!r:.60}.")
-    return tuple(listed)
-
-
-def _class_names(file: Path, found: Mapping[str, Any]) -> tuple[str, ...]:
-    names, number = found.get("names"), found.get("nc")
-    if number is not None and not (isinstance(number, str) and number.isdecimal() and len(number) <= _MOST_DIGITS):
-        raise InputError(f"`nc` of `{file}` must be a number of classes, but is {number!r:.60}.")
-    if names is None and number is not None:
-        return tuple(f"class_{place}" for place in range(int(number)))
+def _class_names(file: Path, data: DataYaml) -> tuple[str, ...]:
+    names = data.names
+    if names is None and data.nc is not None:
+        return tuple(f"class_{number}" for number in range(data.nc))
     if isinstance(names, dict):
-        keys = [str(place) for place in range(len(names))]
-        if set(names) != set(keys):
-            lacking = next(key for key in keys if key not in names)
+        lacking = next((number for number in range(len(names)) if number not in names), None)
+        if lacking is not None:
             raise InputError(
                 f"`names` of `{file}` must number the classes from 0 to {len(names) - 1}, but lacks {lacking}."
             )
-        names = [names[key] for key in keys]
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise InputError(f"`names` of `{file}` must name the classes, but is {names!r:.60}.")
-    if number is not None and int(number) != len(names):
-        raise InputError(f"`nc` of `{file}` is {number}, but `names` has {len(names)} classes: correct one of them.")
+        names = [names[number] for number in range(len(names))]
+    if not names or not all(names):
+        raise InputError(f"`names` of `{file}` must name the classes.")
+    if data.nc not in (None, len(names)):
+        raise InputError(f"`nc` of `{file}` is {data.nc}, but `names` has {len(names)} classes: correct one of them.")
     return tuple(names)
 
 
-def _folder(file: Path, path: Any) -> Path:
+def _folder(file: Path, path: str | None) -> Path:
     """Where splits start: `path`, from the folder of the file, from here, or from one up; the file's folder if none."""
     if path is None:
         return file.parent
-    if not isinstance(path, str):
-        raise InputError(f"`path` of `{file}` must be a folder, but is {path!r:.60}.")
     places = [file.parent / path, Path(path), file.absolute().parent.parent / path]
-    for place in places:
-        if place.is_dir():
-            return place
-    tried = " or ".join(f"`{place}`" for place in dict.fromkeys(places))
-    raise InputError(f"`path` of `{file}` is not a folder: nothing is at {tried}.")
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
+        tried = " or ".join(f"`{place}`" for place in dict.fromkeys(places))
+        raise InputError(f"`path` of `{file}` is not a folder: nothing is at {tried}.")
+    return folder
 
 
-def split_images(data: YoloData, split: str) -> list[str]:
+def split_images(file: Path, data: DataYaml, split: str) -> list[str]:
     """The images of a split, sorted by path; one that is listed twice counts once."""
-    if split not in data.splits:
-        known = ", ".join(f"`{data.file}:{name}`" for name in data.splits) or "none at all"
-        raise InputError(f"`{data.file}` has no split `{split}`; it has {known}.")
-    images = sorted({image for text in data.splits[split] for image in _images_at(data, split, text)})
+    splits, folder = data.splits(), _folder(file, data.path)
+    if split not in splits:
+        available = ", ".join(f"`{file}:{name}`" for name in splits) or "none at all"
+        raise InputError(f"`{file}` has no split `{split}`; it has {available}.")
+    images: set[str] = set()
+    for text in splits[split]:
+        path = folder / text
+        if not path.exists() and text.startswith("../"):  # Roboflow's files name the folder above their own
+            path = folder / text[3:]
+        if not path.exists():
+            raise InputError(
+                f"`{split}` of `{file}` leads to `{path}`, which does not exist: correct `path` or `{split}`."
+            )
+        images.update(_images_at(path, folder))
     if not images:
-        places = ", ".join(f"`{_resolved(data, text)}`" for text in data.splits[split])
-        raise InputError(f"`{data.file}:{split}` has no images: there are none in {places}.")
+        raise InputError(f"`{file}:{split}` has no images: there are none in {', '.join(splits[split])}.")
+    return sorted(images)
+
+
+def _images_at(path: Path, folder: Path) -> list[str]:
+    """The images that a split names: a folder of them, a list, or one image."""
+    if path.is_dir():
+        return _images_below(path)
+    return [str(path)] if path.suffix.lower() in SUFFIXES else _listed_images(path, folder)
+
+
+def _images_below(folder: Path) -> list[str]:
+    """The images of a folder and of those in it; links are followed, each folder once."""
+    images: list[str] = []
+    walked: set[str] = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        if os.path.realpath(parent) in walked:
+            folders.clear()
+            continue
+        walked.add(os.path.realpath(parent))
+        images += [os.path.join(parent, name) for name in files if name.lower().endswith(SUFFIXES)]
     return images
 
 
-def _resolved(data: YoloData, text: str) -> Path:
-    place = data.folder / text
-    if not place.exists() and text.startswith("../"):  # Roboflow's files name the folder above their own
-        place = data.folder / text[3:]
-    return place
-
-
-def _images_at(data: YoloData, split: str, text: str) -> list[str]:
-    place = _resolved(data, text)
-    if place.is_dir():
-        return list(_images_below(str(place)))
-    if not place.is_file():
-        raise InputError(
-            f"`{split}` of `{data.file}` leads to `{place}`, which does not exist: correct `path` or `{split}`."
-        )
-    return [str(place)] if place.suffix.lower() in SUFFIXES else _listed_images(place, data.folder)
-
-
-def _images_below(folder: str, above: frozenset[object] = frozenset()) -> Iterator[str]:
-    """The images of a folder and of those in it; links are followed, but not back into a folder `above`."""
-    here = above | {file_identity(folder)}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                if file_identity(entry.path) not in here:
-                    yield from _images_below(entry.path, here)
-            elif entry.name.lower().endswith(SUFFIXES):
-                yield entry.path
-
-
 def _listed_images(file: Path, folder: Path) -> list[str]:
-    found = []
-    for number, line in enumerate(_lines(str(file)) or (), start=1):
-        if not line.strip():
-            continue
+    images = []
+    for number, line in _lines(file) or ():
         places = [base / line.strip() for base in (file.parent, folder, Path())]
         image = next((place for place in places if place.is_file()), None)
         if image is None:
             raise InputError(f"Line {number} of `{file}` names an image that does not exist: `{places[0]}`.")
-        found.append(str(image))
-    return found
+        images.append(str(image))
+    return images
 
 
-# Class, centre, width and height; and the outline, empty where the label is a box.
-Row = tuple[tuple[float, float, float, float, float], list[float]]
-
-
-def _rows(file: str, data: YoloData) -> list[Row] | None:
-    """The objects of an image; None where it has no file."""
-    lines = _lines(file)
-    if lines is None:
-        return None
-    return [_row(file, number, line, data) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def _row(file: str, number: int, line: str, data: YoloData) -> Row:
-    """Class, box and outline of a line."""
+def _lines(file: Path) -> list[tuple[int, str]] | None:
+    """The lines that are not empty, with their numbers from 1; None where there is no file."""
     try:
-        label, *values = map(float, line.split())
-    except ValueError:
-        raise _fault(file, number, "numbers", line) from None
-    if not (label.is_integer() and 0 <= label < len(data.names)):
-        raise _fault(file, number, f"a class from 0 to {len(data.names) - 1}", line.split()[0])
-    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
-        raise _fault(file, number, "a class and a box (5 numbers) or an outline (7, 9 and so on)", line)
-    if not all(-ROUNDING <= value <= 1 + ROUNDING for value in values):
-        outside = next(value for value in values if not -ROUNDING <= value <= 1 + ROUNDING)
-        raise _fault(file, number, "coordinates from 0 to 1, as shares of the image", f"{outside:g}")
-    if len(values) == 4:
-        return (label, values[0], values[1], values[2], values[3]), []
-    across, down = values[0::2], values[1::2]
-    left, right, top, bottom = min(across), max(across), min(down), max(down)
-    return (label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top), values
-
-
-def _fault(file: str, number: int, expected: str, got: str) -> InputError:
-    return InputError(f"Line {number} of `{file}` must have {expected}, but has {got.strip()!r:.60}.")
-
-
-def _lines(file: str) -> list[str] | None:
-    try:
-        with open(file, "rb") as opened:
-            return opened.read().decode("utf-8-sig").splitlines()
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
         raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
-
-
-def _in_pixels(box: Sequence[float], outline: Sequence[float], size: tuple[int, int]) -> dict[str, Any]:
-    across, down, width, height = box
-    width, height = width * size[0], height * size[1]
-    corner = [across * size[0] - width / 2, down * size[1] - height / 2]
-    polygon = [share * size[place % 2] for place, share in enumerate(outline)]
-    masks = {"segmentation": [polygon]} if polygon else {}
-    return {"bbox": [*corner, width, height], "area": width * height, **masks}
+    return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]

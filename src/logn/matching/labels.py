@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,17 @@ import numpy.typing as npt
 
 from logn.base.files import atomic_path, require_file
 from logn.base.strict_json import parse_json
-from logn.data.annotations import (
-    FEDERATED_FIELDS,
-    Annotations,
-    fingerprint_images,
-    image_names,
-    label_protocol,
-    read_annotations,
-)
 from logn.data.class_names import ClassMatch, listed, match_classes
 from logn.data.label_sources import find_labels
+from logn.data.labels import Labels, fingerprint_images
 from logn.errors import InputError
 from logn.matching.truth import GROUPS, GroundTruth
 from logn.predictions.detections import Detections
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 
 def truth_of_predictions(
-    source: str | os.PathLike[str] | Mapping[str, Any], store: PredictionStore | None = None, **options: Any
+    source: str | os.PathLike[str] | Mapping[str, Any], store: Predictions | None = None, **options: Any
 ) -> GroundTruth:
     """Ground truth to measure predictions by; truth without objects and a store without images are refused.
 
@@ -55,10 +47,10 @@ def truth_of_predictions(
     return truth
 
 
-def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
+def _check_sizes(truth: GroundTruth, store: Predictions) -> None:
     """Refuse labels of images of other sizes than those that were predicted, where they tell sizes."""
-    told = [[image.get(name) for name in ("height", "width")] for image in truth.dataset["images"]]
-    pairs = zip(truth.image_ids.tolist(), told, store.sizes.tolist(), strict=True)
+    labelled = [[image.height, image.width] for image in truth.images]
+    pairs = zip(truth.image_ids.tolist(), labelled, store.sizes.tolist(), strict=True)
     differing = [(number, ours, theirs) for number, ours, theirs in pairs if None not in ours and ours != theirs]
     if differing:
         number, ours, theirs = differing[0]
@@ -69,13 +61,12 @@ def _check_sizes(truth: GroundTruth, store: PredictionStore) -> None:
         )
 
 
-def other_images(store: PredictionStore, truth: GroundTruth) -> str:
+def other_images(store: Predictions, truth: GroundTruth) -> str:
     """A warning if the annotated images have the ids of the predicted ones but other file names; else empty."""
     metadata = store.header.metadata
     if metadata.get("images") is None or not store.is_complete:  # a source of the user's own may have no names
         return ""
-    annotated = [(image["id"], image_names(image)) for image in truth.dataset["images"]]
-    if not all(names for _, names in annotated) or fingerprint_images(annotated) == metadata["images"]:
+    if not all(image.names for image in truth.images) or fingerprint_images(truth.images) == metadata["images"]:
         return ""
     return (
         f"The images of `{truth.source}` have the ids of the predicted ones but other file names (the predictions were "
@@ -119,7 +110,7 @@ def load_ground_truth(
     have only some of them; the others are left out. Without names the ids or the number of classes must be the same.
 
     Args:
-        source: LVIS, COCO, YOLO or VOC annotations, as `read_annotations` takes them.
+        source: LVIS, COCO or YOLO labels, as `Labels.load` takes them.
         style: "lvis" needs the federated fields; "coco" takes every class as annotated in every image; "auto" takes
             "lvis" where there are federated fields.
         image_ids: Images of the predictions, in their order; None takes the images of the annotations.
@@ -141,14 +132,11 @@ def load_ground_truth(
     """  # noqa: E501 - an error message is one line
     if style not in ("auto", "lvis", "coco"):
         raise InputError(f'Expected `style` to be "auto", "lvis" or "coco", but got {style!r}.')
-    labelled = read_annotations(source, integers={"annotations": ("id",)}, entries=True, outlines=masks)
+    labelled = Labels.load(source, outlines=masks)
     labelled.require("images", "categories")
-    name = labelled.source
-    style = label_protocol(labelled) if style == "auto" else style
-    _check_federated(name, labelled.images, style)
-    categories = sorted(labelled.categories, key=lambda category: category["id"])
-    numbers = [category["id"] for category in categories]
-    names = tuple(str(category.get("name", category["id"])) for category in categories)
+    name, numbers, names = labelled.source, labelled.category_ids.tolist(), labelled.class_names
+    style = labelled.protocol if style == "auto" else style
+    letters = [category.frequency for category in labelled.categories]
     match = None if class_names is None else match_classes(class_names, names)
     class_of, entry_of = np.arange(len(names)), np.arange(len(names))
     in_model = np.ones(len(labelled), bool)
@@ -156,67 +144,41 @@ def load_ground_truth(
         _check_categories(name, numbers, category_ids, num_classes)
     elif not match.identical:
         class_of, entry_of, names = match.model_of_label, match.label_of_model, match.model_names
-        in_model = _in_model(labelled, match, numbers, allow_missing=allow_missing_classes)
-    images = _matching_images(name, labelled.images, image_ids, only_predicted=only_predicted)
-    ids = [image["id"] for image in images]
-    kept = np.isin(labelled.image_ids, np.array(ids, np.int64)) & in_model
-    kept_entries = list(compress(labelled.entries, kept))
-    image_index = labelled.positions("image", ids, of=kept)
-    labels = class_of[labelled.positions("category", numbers, of=kept)]
+        in_model = _in_model(labelled, match, allow_missing=allow_missing_classes)
+    entries = _matching_images(labelled, image_ids, only_predicted=only_predicted)
+    index_of = np.full(len(labelled.images), -1)
+    index_of[entries] = np.arange(len(entries))
+    objects = np.flatnonzero((index_of[labelled.image_index] >= 0) & in_model)
+    image_index, labels = index_of[labelled.image_index[objects]], class_of[labelled.classes[objects]]
     # Classes of the model that the labels do not have were looked for in no image.
-    verified = None if (entry_of >= 0).all() else np.broadcast_to(entry_of >= 0, (len(images), len(names)))
+    verified = None if (entry_of >= 0).all() else np.broadcast_to(entry_of >= 0, (len(entries), len(names)))
     not_exhaustive = None
     if style == "lvis":
-        label = dict(zip(numbers, class_of.tolist(), strict=True))
-        verified, not_exhaustive = (_marks(images, field, label, len(names)) for field in FEDERATED_FIELDS)
+        verified, not_exhaustive = (
+            np.where(entry_of >= 0, labelled.listed_classes(field)[entries][:, entry_of], False)
+            for field in ("neg_category_ids", "not_exhaustive_category_ids")
+        )
         verified[image_index, labels] = True
+    left_out = _left_out(len(labelled.images), len(entries))
     return GroundTruth(
         source=name,
         style=style,
-        image_ids=np.array(ids, np.int64),
+        image_ids=labelled.image_ids[entries],
         category_ids=np.array(numbers if match is None or match.identical else _new_ids(match, category_ids), np.int64),
-        label_ids=np.where(entry_of >= 0, np.array(numbers, np.int64)[entry_of], -1),
+        label_ids=np.where(entry_of >= 0, labelled.category_ids[entry_of], -1),
         class_names=names,
-        frequency=_frequency([categories[entry].get("frequency") if entry >= 0 else "" for entry in entry_of.tolist()]),
+        frequency=_frequency([letters[entry] if entry >= 0 else "" for entry in entry_of.tolist()]),
         image_index=image_index,
         labels=labels,
-        boxes=labelled.boxes[kept],
-        areas=_areas(name, kept_entries, labelled.boxes[kept]),
-        crowd=labelled.crowd[kept] & (style == "coco"),
+        boxes=labelled.boxes[objects],
+        areas=labelled.areas[objects],
+        crowd=labelled.crowd[objects] & (style == "coco"),
         verified=verified,
         not_exhaustive=not_exhaustive,
-        dataset={"images": images, "categories": categories, "annotations": kept_entries},
-        note=" ".join(filter(None, ("" if match is None else match.describe(), _left_out(labelled.images, images)))),
+        images=tuple(labelled.images[entry] for entry in entries.tolist()),
+        outlines=None if labelled.outlines is None else tuple(labelled.outlines[row] for row in objects.tolist()),
+        note=" ".join(filter(None, ["" if match is None else match.describe(), left_out])),
     )
-
-
-def _areas(
-    source: str, entries: Sequence[Mapping[str, Any]], boxes: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """What the annotations say, or the area of the box."""
-    areas: npt.NDArray[np.float64] = boxes[:, 2:].prod(axis=1)
-    for row, entry in enumerate(entries):
-        area = entry.get("area")
-        if area is not None and not isinstance(area, int | float):
-            raise InputError(f"`area` of annotation {entry['id']} of `{source}` is not a number: {area!r}.")
-        areas[row] = areas[row] if area is None else area
-    return areas
-
-
-def _check_federated(name: str, images: Sequence[Mapping[str, Any]], style: str) -> None:
-    for field in FEDERATED_FIELDS if style == "lvis" else ():
-        lacking = next((image["id"] for image in images if not isinstance(image.get(field), list)), None)
-        if lacking is not None:
-            raise InputError(
-                f"Image {lacking} of `{name}` has no `{field}`, which the LVIS protocol needs. If every class is "
-                'annotated in every image, leave such fields out everywhere (in Python style="coco" passes over them).'
-            )
-        for image in images:
-            if not all(type(number) is int for number in image[field]):
-                raise InputError(
-                    f"`{field}` of image {image['id']} of `{name}` must list ids of categories, which are integers, "
-                    f"but is {image[field]!r:.60}."
-                )
 
 
 def _frequency(letters: Sequence[str | None]) -> npt.NDArray[np.str_] | None:
@@ -237,26 +199,25 @@ def _check_categories(
         raise InputError(f"`{name}` has {len(annotated)} classes, but the predictions have {num_classes}. {remedy}")
 
 
-def _matching_images(
-    name: str, images: Sequence[Mapping[str, Any]], image_ids: Sequence[int] | None, *, only_predicted: bool
-) -> list[Mapping[str, Any]]:
-    by_id = {image["id"]: image for image in images}
+def _matching_images(labels: Labels, image_ids: Sequence[int] | None, *, only_predicted: bool) -> npt.NDArray[np.int64]:
+    """`(I,)` which of the labelled images are evaluated, in the order of the predictions."""
     if image_ids is None:
-        return list(images)
+        return np.arange(len(labels.images))
+    position = {number: index for index, number in enumerate(labels.image_ids.tolist())}
     predicted = [int(image) for image in image_ids]
-    if (only_predicted and set(predicted) <= by_id.keys()) or set(predicted) == by_id.keys():
-        return [by_id[image] for image in predicted]
-    some = set(predicted) < by_id.keys()
+    if (only_predicted and set(predicted) <= position.keys()) or set(predicted) == position.keys():
+        return np.array([position[image] for image in predicted], np.int64)
+    some = set(predicted) < position.keys()
     remedy = f"Use the labels of the predicted split{' (in Python only_predicted=True is enough)' if some else ''}"
     raise InputError(
-        f"The images of `{name}` are not those of the predictions: {_difference(predicted, list(by_id), 'image')}. "
-        f"{remedy}."
+        f"The images of `{labels.source}` are not those of the predictions: "
+        f"{_difference(predicted, list(position), 'image')}. {remedy}."
     )
 
 
-def _left_out(annotated: Sequence[Any], images: Sequence[Any]) -> str:
-    count = len(annotated) - len(images)
-    return f"{count:,} of {len(annotated):,} annotated images have no predictions and are left out." if count else ""
+def _left_out(annotated: int, evaluated: int) -> str:
+    count = annotated - evaluated
+    return f"{count:,} of {annotated:,} annotated images have no predictions and are left out." if count else ""
 
 
 def _difference(predicted: Sequence[int], annotated: Sequence[int], noun: str) -> str:
@@ -270,26 +231,13 @@ def _difference(predicted: Sequence[int], annotated: Sequence[int], noun: str) -
     return ", ".join(parts) or "they stand in another order"
 
 
-def _marks(
-    images: Sequence[Mapping[str, Any]], field: str, label: Mapping[int, int], num_classes: int
-) -> npt.NDArray[np.bool_]:
-    """`(I, F)` the classes that a field of each image lists, as far as the model has them."""
-    marks = np.zeros((len(images), num_classes), bool)
-    for index, image in enumerate(images):
-        marks[index, [label[category] for category in image[field] if label.get(category, -1) >= 0]] = True
-    return marks
-
-
-def _in_model(
-    labelled: Annotations, match: ClassMatch, numbers: Sequence[int], *, allow_missing: bool
-) -> npt.NDArray[np.bool_]:
+def _in_model(labels: Labels, match: ClassMatch, *, allow_missing: bool) -> npt.NDArray[np.bool_]:
     """`(N,)` the objects whose class the model has; unless they are to be left out, others are refused."""
-    labels = labelled.positions("category", numbers)
-    in_model: npt.NDArray[np.bool_] = match.model_of_label[labels] >= 0
+    in_model: npt.NDArray[np.bool_] = match.model_of_label[labels.classes] >= 0
     if not allow_missing and not in_model.all():
-        names = [match.label_names[label] for label in np.unique(labels[~in_model])]
+        names = [match.label_names[label] for label in np.unique(labels.classes[~in_model])]
         raise InputError(
-            f"`{labelled.source}` has {int((~in_model).sum())} objects of classes that the model does not have: "
+            f"`{labels.source}` has {int((~in_model).sum())} objects of classes that the model does not have: "
             f"{listed(names)}. Take them out of the labels (in Python allow_missing_classes=True leaves them out)."
         )
     return in_model
@@ -375,7 +323,7 @@ def _ids_of(truth: GroundTruth, named: Sequence[Any]) -> list[Any]:
     It writes a name of digits as a number. So numbers are names, too, where any other image is named, or where the
     labels have no ids of their own.
     """
-    stems = {Path(str(image.get("file_name", ""))).stem: image["id"] for image in truth.dataset["images"]}
+    stems = {Path(image.file_name or "").stem: image.id for image in truth.images}
     if len(stems) < truth.num_images:  # names that two images share identify neither
         return list(named)
     if not any(isinstance(name, str) for name in named) and find_labels(truth.source).form == "json":

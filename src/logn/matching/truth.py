@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import nan_mean
 from logn.data.class_counts import frequency_groups
+from logn.data.coco import LabelledImage
 from logn.errors import InputError
 
 GROUPS = ("r", "c", "f")
@@ -44,7 +46,8 @@ class GroundTruth:
         verified: `(I, F)` whether a class was looked for in an image, which a class of the model that the labels do not
             have was nowhere; None where all were.
         not_exhaustive: `(I, F)` whether objects of a class may lack a box in an image; None where never.
-        dataset: The entries of these images, of their objects and of all categories, as parsed.
+        images: `(I,)` their entries in the labels.
+        outlines: `(G,)` the outline of each box as JSON; None unless masks were asked for.
         note: Which classes of model and labels, and which images, are left out, in one line; empty for none.
     """
 
@@ -62,7 +65,8 @@ class GroundTruth:
     crowd: npt.NDArray[np.bool_]
     verified: npt.NDArray[np.bool_] | None
     not_exhaustive: npt.NDArray[np.bool_] | None
-    dataset: Mapping[str, Any]
+    images: tuple[LabelledImage, ...] = ()
+    outlines: tuple[msgspec.Raw, ...] | None = None
     note: str = ""
 
     @property
@@ -115,28 +119,23 @@ class GroundTruth:
         from logn.data.masks import encode_segmentation
 
         masks = []
-        for item, image in zip(self.dataset["annotations"], self.image_index.tolist(), strict=True):
-            if not item.get("segmentation"):
+        for outline, index in zip(self.outlines or (), self.image_index.tolist(), strict=True):
+            image, segmentation = self.images[index], msgspec.json.decode(outline) if outline else None
+            if not segmentation:
                 raise InputError(
-                    f"Annotation {item['id']} of `{self.source}` has no `segmentation`. Mask AP needs one for every "
-                    "object."
+                    f"An object in image {image.id} of `{self.source}` has no `segmentation`. Mask AP needs one for "
+                    "every object."
                 )
-            size = self.dataset["images"][image]
-            if not all(isinstance(size.get(side), int) for side in ("height", "width")):
-                raise InputError(f"Image {size['id']} of `{self.source}` has no `height` and `width`, as masks need.")
-            masks.append(encode_segmentation(item["segmentation"], size["height"], size["width"]))
+            if image.height is None or image.width is None:
+                raise InputError(f"Image {image.id} of `{self.source}` has no `height` and `width`, as masks need.")
+            masks.append(encode_segmentation(segmentation, image.height, image.width))
         return masks
 
     def part(self, images: npt.NDArray[np.bool_]) -> GroundTruth:
         """Give the ground truth of the images that the mask `(I,)` names; they are renumbered."""
         position = np.cumsum(images) - 1
         kept = images[self.image_index]
-        ids = set(self.image_ids[images].tolist())
-        dataset = {
-            **self.dataset,
-            "images": [image for image in self.dataset["images"] if image["id"] in ids],
-            "annotations": [item for item in self.dataset["annotations"] if item["image_id"] in ids],
-        }
+        outlines = None if self.outlines is None else tuple(compress(self.outlines, kept))
         return replace(
             self,
             image_ids=self.image_ids[images],
@@ -147,7 +146,8 @@ class GroundTruth:
             crowd=self.crowd[kept],
             verified=None if self.verified is None else self.verified[images],
             not_exhaustive=None if self.not_exhaustive is None else self.not_exhaustive[images],
-            dataset=dataset,
+            images=tuple(compress(self.images, images)),
+            outlines=outlines,
         )
 
 
@@ -172,9 +172,8 @@ def groups_of_classes(
             raise InputError(f"Expected `bounds` to ascend, but got {bounds[0]} and {bounds[1]}.")
         return frequency_groups(values, bounds), f"training counts up to {bounds[0]}, up to {bounds[1]}, above"
     if truth.frequency is None and truth.style == "lvis":
-        lacking = next(item["id"] for item in truth.dataset["categories"] if item.get("frequency") not in GROUPS)
         raise InputError(
-            f"Category {lacking} of `{truth.source}` has no `frequency` (r, c or f), which the LVIS protocol needs. "
+            f"A category of `{truth.source}` has no `frequency` (r, c or f), which the LVIS protocol needs. "
             'Pass `counts` (in Python, or evaluate as COCO: style="coco").'
         )
     if truth.frequency is None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, check_background, foreground_columns, is_torch_tensor
+from logn.base.arrays import FloatArray, is_torch_tensor
 from logn.base.files import read_safetensors, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.errors import InputError
-from logn.methods.provenance import UNKNOWN, LogitFacts, foreground_names
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import HEAD_KEY, Head, foreground_columns
 
 ArrayT = TypeVar("ArrayT")
 
 FILE_FORMAT = "logn.affine"
-FILE_SCHEMA = 2
+FILE_SCHEMA = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +30,10 @@ class ClassAffine:
     Args:
         scale: Factor of each column, finite and not zero. All columns are covered, the background included.
         shift: Summand of each column.
-        background: Index of the background column: None, 0 or -1.
+        head: What the logits are that it was made for, as far as that is known. None for a map made by hand, which says
+            nothing of them.
         method: Name of the method that made the map.
         settings: Its parameters, for the record; anything JSON can hold.
-        source: What it was made for, as far as that is known: class names, background, activation, fingerprint of the
-            model and so on. `check_fits` compares it with a model.
 
     Example:
         >>> halve = ClassAffine([0.5, 0.5], [0.0, 1.0])
@@ -47,13 +45,11 @@ class ClassAffine:
 
     scale: FloatArray
     shift: FloatArray
-    background: int | None = None
+    head: Head | None = None
     method: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    source: StatisticsMetadata | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", check_background(self.background))
         object.__setattr__(self, "scale", _checked_vector("scale", self.scale))
         object.__setattr__(self, "shift", _checked_vector("shift", self.shift))
         if len(self.scale) != len(self.shift):
@@ -63,48 +59,45 @@ class ClassAffine:
         if not self.scale.all():
             column = int(np.flatnonzero(self.scale == 0)[0])
             raise InputError(f"Expected `scale` to be other than 0, but got 0 for column {column}.")
-        self._check_source()
-
-    def _check_source(self) -> None:
-        """Refuse a source that contradicts the map itself."""
-        if self.source is None:
-            return
-        self.source.check_width(len(self.scale))
-        if self.source.background != self.background:
-            raise InputError(
-                f"Expected `source` to have the background of the map, {self.background}, but got "
-                f"{self.source.background}."
-            )
+        if self.head is not None:
+            if self.head.num_columns not in (None, len(self.scale)):
+                columns = f"{len(self.scale)} columns of the map, but got {self.head.num_columns}"
+                raise InputError(f"Expected `head` to have the {columns}.")
+            object.__setattr__(self, "head", replace(self.head, num_columns=len(self.scale)))
 
     @classmethod
-    def identity(cls, num_columns: int, background: int | None = None) -> ClassAffine:
+    def identity(cls, num_columns: int, head: Head | None = None) -> ClassAffine:
         """The map that changes nothing; `num_columns` includes the background."""
-        return cls(np.ones(num_columns), np.zeros(num_columns), background, method="none")
+        return cls(np.ones(num_columns), np.zeros(num_columns), head, method="none")
 
     @classmethod
     def over_foreground(
         cls,
         scale: npt.ArrayLike,
         shift: npt.ArrayLike,
-        background: int | None,
+        head: Head | None,
         *,
         method: str,
         settings: Mapping[str, Any] | None = None,
-        source: StatisticsMetadata | None = None,
     ) -> ClassAffine:
         """Make the map of foreground scales and shifts; a background column, where there is one, is left alone.
 
         Example:
-            >>> ClassAffine.over_foreground([2.0], [1.0], background=0, method="example").scale.tolist()
+            >>> ClassAffine.over_foreground([2.0], [1.0], Head(background=0), method="example").scale.tolist()
             [1.0, 2.0]
         """
-        index = check_background(background)
+        background = None if head is None else head.background
         scale, shift = np.broadcast_arrays(np.asarray(scale, np.float64), np.asarray(shift, np.float64))
-        columns = len(scale) + (index is not None)
+        columns = len(scale) + (background is not None)
         full_scale, full_shift = np.ones(columns), np.zeros(columns)
-        foreground = foreground_columns(columns, index)
+        foreground = foreground_columns(columns, background)
         full_scale[foreground], full_shift[foreground] = scale, shift
-        return cls(full_scale, full_shift, index, method, settings or {}, source)
+        return cls(full_scale, full_shift, head, method, settings or {})
+
+    @property
+    def background(self) -> int | None:
+        """Index of the background column: 0, -1, or None where there is none or nothing is known of it."""
+        return None if self.head is None else self.head.background
 
     @property
     def num_columns(self) -> int:
@@ -126,35 +119,34 @@ class ClassAffine:
         mapped: Any = (_map_tensor if is_torch_tensor(array) else _map_array)(array, scale, shift)
         return cast(ArrayT, mapped)
 
-    def with_source(self, source: StatisticsMetadata | None) -> ClassAffine:
+    def with_head(self, head: Head | None) -> ClassAffine:
         """The same map with another record of what it was made for.
 
         Example:
-            >>> ClassAffine.identity(2).with_source(StatisticsMetadata(activation="softmax")).source.activation
+            >>> ClassAffine.identity(2).with_head(Head(activation="softmax")).head.activation
             'softmax'
         """
-        return replace(self, source=source)
+        return replace(self, head=head)
 
-    def check_fits(self, facts: LogitFacts, *, what: str = "`affine`", allow_mismatch: bool = False) -> None:
+    def check_fits(
+        self, head: Head, whose: str = "the model", *, what: str = "`affine`", allow_mismatch: bool = False
+    ) -> None:
         """Refuse to be used on logits of other columns, or of another model as far as both sides are known.
 
         Args:
-            facts: What is known of the logits.
+            head: What is known of the logits.
+            whose: What to call them in messages.
             what: What to call this map in messages.
             allow_mismatch: Only warn of other class names, another activation and other weights.
 
         Example:
-            >>> ClassAffine.identity(3).check_fits(LogitFacts("`head`", num_columns=4))
+            >>> ClassAffine.identity(3).check_fits(Head(4), "`head`")
             Traceback (most recent call last):
             ...
             logn.errors.InputError: The number of columns differs: 3 in `affine`, 4 in `head`.
         """
-        facts.check_width(what, self.num_columns)
-        # A map made by hand that names no background says nothing about it.
-        if self.source is not None or (self.background is not None and facts.background is not None):
-            facts.check_background(what, self.background)
-        if self.source is not None:
-            facts.check_source(what, self.source, allow_mismatch=allow_mismatch)
+        mine = self.head or Head(self.num_columns, background=head.background)
+        mine.check_fits(head, what, whose, allow_mismatch=allow_mismatch)
 
     def then(self, other: ClassAffine) -> ClassAffine:
         """The map that applies this one first and `other` to its result; both must be made for one model."""
@@ -166,10 +158,9 @@ class ClassAffine:
         return ClassAffine(
             self.scale * other.scale,
             self.shift * other.scale + other.shift,
-            self.background,
+            _joined(self.head, other.head),
             method=" then ".join(name for name in (self.method, other.method) if name),
             settings={"first": dict(self.settings), "then": dict(other.settings)},
-            source=_joined(self.source, other.source),
         )
 
     def inverse(self) -> ClassAffine:
@@ -177,10 +168,9 @@ class ClassAffine:
         return ClassAffine(
             1.0 / self.scale,
             -self.shift / self.scale,
-            self.background,
+            self.head,
             method=f"inverse of {self.method}" if self.method else "",
             settings=self.settings,
-            source=self.source,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -200,10 +190,9 @@ class ClassAffine:
         metadata = {
             "format": FILE_FORMAT,
             "schema": str(FILE_SCHEMA),
-            "background": json.dumps(self.background),
             "method": self.method,
             "settings": json.dumps(dict(self.settings), sort_keys=True),
-            "source": json.dumps(None if self.source is None else asdict(self.source), sort_keys=True),
+            HEAD_KEY: "null" if self.head is None else self.head.to_json(),
         }
         write_safetensors(path, {"scale": self.scale, "shift": self.shift}, metadata)
 
@@ -215,10 +204,9 @@ class ClassAffine:
             return cls(
                 tensors["scale"],
                 tensors["shift"],
-                parse_json(metadata["background"]),
+                None if metadata[HEAD_KEY] == "null" else Head.from_json(metadata),
                 metadata["method"],
                 parse_json(metadata["settings"]),
-                _source_of(metadata["source"]),
             )
         except KeyError as error:
             raise InputError(f"`{path}` is not a valid map: {error} is missing.") from error
@@ -226,25 +214,14 @@ class ClassAffine:
             raise InputError(f"`{path}` is not a valid map: {error}") from error
 
 
-def _joined(first: StatisticsMetadata | None, then: StatisticsMetadata | None) -> StatisticsMetadata | None:
-    """The source of a map that was composed of two; those of different models or classes are refused."""
+def _joined(first: Head | None, then: Head | None) -> Head | None:
+    """The head of a map that was composed of two; those of different models or classes are refused."""
     if first is None or then is None:
         return first or then
-    facts = LogitFacts("this one", None, UNKNOWN, foreground_names(first), first.activation, first.fingerprint)
-    for sentence in facts.mismatches("`other`", then):
-        raise InputError(f"{sentence}; take its source off with other.with_source(None) if they belong together.")
-    return first.with_changes(
-        class_names=first.class_names or then.class_names,
-        activation=first.activation or then.activation,
-        fingerprint=first.fingerprint or then.fingerprint,
-    )
-
-
-def _source_of(text: str) -> StatisticsMetadata | None:
-    values = parse_json(text)
-    if values is not None and not isinstance(values, dict):
-        raise InputError(f"Expected `source` to be an object, but got {values!r}.")
-    return None if values is None else StatisticsMetadata.from_values(values)
+    for sentence in then.fits(first, "`other`", "this one"):
+        raise InputError(f"{sentence}; take its head off with other.with_head(None) if they belong together.")
+    known = {name: getattr(first, name) or getattr(then, name) for name in ("names", "activation", "source")}
+    return replace(first, **known)
 
 
 def _checked_vector(name: str, values: npt.ArrayLike) -> FloatArray:

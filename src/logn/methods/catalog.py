@@ -14,21 +14,25 @@ import os
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, did_you_mean
 from logn.methods.affine import ClassAffine
 from logn.methods.fracal import fracal
-from logn.methods.normalization import logit_normalization, mean_probability, prior2posterior
-from logn.methods.provenance import foreground_names, with_background_name
+from logn.methods.inverse_image_frequency import inverse_image_frequency
+from logn.methods.logit_adjustment import logit_adjustment
+from logn.methods.logit_normalization import logit_normalization, mean_probability
+from logn.methods.norcal import norcal
+from logn.methods.prior2posterior import prior2posterior
 from logn.methods.recommend import recommended
-from logn.methods.rivals import inverse_image_frequency, logit_adjustment, norcal, tau_norm, temperature
-from logn.statistics.metadata import StatisticsMetadata
+from logn.methods.tau_norm import tau_norm
+from logn.methods.temperature import temperature
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 METHODS: dict[str, Callable[..., ClassAffine]] = {
@@ -44,13 +48,24 @@ METHODS: dict[str, Callable[..., ClassAffine]] = {
     "temperature": temperature,
 }
 # What `fit` hands to a method; everything else in a signature, and `target` and `activation`, are options.
-INPUTS = ("moments", "counts", "dimensions", "weight", "bias", "num_columns", "background", "active", "deployment")
+INPUTS = (
+    "head",
+    "moments",
+    "counts",
+    "dimensions",
+    "weight",
+    "bias",
+    "num_columns",
+    "background",
+    "active",
+    "deployment",
+)
 UNIFORM, TRAINING = "uniform", "training"
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def fit(
-    spec: str,
+    spec: str | Spec,
     moments: ClassMoments | None = None,
     counts: ClassCounts | npt.ArrayLike | None = None,
     *,
@@ -59,8 +74,8 @@ def fit(
     bias: Any = None,
     target: ClassCounts | npt.ArrayLike | str | None = None,
     deployment: ClassMoments | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
     num_columns: int | None = None,
     **options: Any,
 ) -> ClassAffine:
@@ -78,8 +93,8 @@ def fit(
         target: Class mix of the deployment, for methods that can aim at one: shares of the foreground classes,
             "uniform" (the default), "training" (the counts, else the model's mean probability) or the path of a file.
         deployment: Statistics of the same model over images of the deployment, for `recommended`.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded".
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics.
         num_columns: Columns of the logits, for none and temperature where neither statistics nor counts tell.
         options: Arguments of the method's function by name, such as `gamma=0.6`.
 
@@ -87,8 +102,9 @@ def fit(
         >>> fit("norcal:gamma=1", counts=[100, 10, 1], background=-1).shift.round(6)
         array([-4.60517 , -2.302585, -0.      ,  0.      ])
     """
-    name, chosen = parse(spec, options)
-    recorded = StatisticsMetadata() if moments is None else moments.metadata
+    name, given = parse(spec, options)
+    chosen = dict(given)
+    recorded = Head() if moments is None else moments.head
     head = recorded.settled(background, chosen.pop("activation", activation))
     table = None if counts is None else _aligned(counts, moments, head)
     columns = _count_columns(moments, table, weight, head.background) or num_columns
@@ -115,16 +131,43 @@ def fit(
         affine = METHODS[name](**arguments)
     if columns is not None and affine.num_columns != columns:
         raise InputError(f"The input of `{name}` is of {affine.num_columns} columns, but the logits have {columns}.")
-    if affine.source is not None:
+    if "moments" in parameters:
         return affine
-    names = recorded.class_names or with_background_name(None if table is None else table.names, head.background)
-    # Without the fingerprint: the weights do not matter to a method that is not fitted to statistics.
-    return affine.with_source(
-        StatisticsMetadata(class_names=names, background=head.background, activation=head.activation)
-    )
+    # Without the digest: the weights do not matter to a method that is not fitted to statistics.
+    names = recorded.names or (None if table is None else table.names)
+    return affine.with_head(Head.of_classes(names, affine.num_columns, head.background, activation=head.activation))
 
 
-def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+class Spec(NamedTuple):
+    """A method with its options, as a value.
+
+    Args:
+        name: One of `METHODS`.
+        options: Arguments of its function, by name.
+
+    Example:
+        >>> spec = parse("logn:margin=0,use_std=false")
+        >>> spec
+        Spec(name='logn', options={'margin': 0.0, 'use_std': False})
+        >>> str(spec.with_options(strength=0.5))
+        'logn:margin=0,use_std=false,strength=0.5'
+    """
+
+    name: str
+    options: Mapping[str, Any]
+
+    def with_options(self, **options: Any) -> Spec:
+        """The same with further options; those that it has stay, and those that its method lacks are left out."""
+        allowed = {*_options_of(self.name)} - {*self.options}
+        return Spec(self.name, {**self.options, **{name: options[name] for name in options if name in allowed}})
+
+    def __str__(self) -> str:
+        """The text that `parse` reads."""
+        texts = [f"{name}={_as_text(value)}" for name, value in self.options.items()]
+        return f"{self.name}:{','.join(texts)}" if texts else self.name
+
+
+def parse(spec: str | Spec, options: Mapping[str, Any] | None = None) -> Spec:
     """Split a specification into the method and its options, checked and converted.
 
     Args:
@@ -133,41 +176,30 @@ def parse(spec: str, options: Mapping[str, Any] | None = None) -> tuple[str, dic
 
     Example:
         >>> parse("logn:margin=0,use_std=false")
-        ('logn', {'margin': 0.0, 'use_std': False})
+        Spec(name='logn', options={'margin': 0.0, 'use_std': False})
         >>> parse("temperature:tau=1")
         Traceback (most recent call last):
         ...
         logn.errors.InputError: Expected the options of `temperature` to be among value, but got `tau`.
     """
-    name, _, tail = spec.strip().partition(":")
+    if isinstance(spec, Spec):
+        name, chosen, pieces = spec.name, dict(spec.options), []
+    else:
+        name, _, tail = spec.strip().partition(":")
+        chosen, pieces = {}, [piece.strip() for piece in tail.split(",") if piece.strip()]
     if name not in METHODS:
         hint = did_you_mean(name, METHODS)
         raise InputError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {name!r}{hint}")
     hints = get_type_hints(METHODS[name])
-    options_of_method = [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
-    chosen: dict[str, Any] = {}
-    for piece in filter(None, (piece.strip() for piece in tail.split(","))):
+    allowed = _options_of(name)
+    for piece in pieces:
         key, equals, text = piece.partition("=")
-        if key in options_of_method and not equals:
+        if key in allowed and not equals:
             raise InputError(f"Expected the option `{key}` of `{name}` as {key}=VALUE, but got {piece!r}.")
-        value = _read(key, text, hints[key]) if key in options_of_method else None
-        _add(chosen, key, value, name, options_of_method)
+        _add(chosen, key, _read(key, text, hints[key]) if key in allowed else None, name, allowed)
     for key, value in (options or {}).items():
-        _add(chosen, key, value, name, [*options_of_method, *({"active"} & {*hints})])
-    return name, chosen
-
-
-def with_threshold(spec: str, at: float) -> str:
-    """The specification with the user's score threshold as an option, where the method takes one and it has none.
-
-    Example:
-        >>> with_threshold("recommended", 0.5), with_threshold("logn", 0.5)
-        ('recommended:threshold=0.5', 'logn')
-    """
-    name, chosen = parse(spec)
-    if "threshold" in chosen or "threshold" not in inspect.signature(METHODS[name]).parameters:
-        return spec
-    return f"{spec}{',' if ':' in spec else ':'}threshold={at!r}"
+        _add(chosen, key, value, name, [*allowed, *({"active"} & {*hints})])
+    return Spec(name, chosen)
 
 
 def needs(name: str) -> tuple[str, ...]:
@@ -210,6 +242,17 @@ def read_target(target: str) -> ClassCounts | str:
     if not Path(target).suffix and not Path(target).exists():
         raise InputError(f"Expected `target` to be {UNIFORM}, {TRAINING} or a file of shares, but got {target!r}.")
     return ClassCounts.load(target)
+
+
+def _options_of(name: str) -> list[str]:
+    """What may stand behind the colon: the arguments of the method that `fit` does not hand over."""
+    return [key for key in inspect.signature(METHODS[name]).parameters if key not in INPUTS]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def _add(chosen: dict[str, Any], key: str, value: Any, name: str, allowed: list[str]) -> None:
@@ -257,13 +300,13 @@ def _describe(name: str, key: str) -> str:
     return f"`{key}` ({name}:{key}=…)"
 
 
-def _aligned(counts: Any, moments: ClassMoments | None, head: StatisticsMetadata) -> ClassCounts:
+def _aligned(counts: Any, moments: ClassMoments | None, head: Head) -> ClassCounts:
     """The counts in the order of the statistics' classes."""
     table = ClassCounts.of(counts)
     if moments is None:
         return table
     num_classes = moments.num_columns - (head.background is not None)
-    return table.fitting(foreground_names(head), num_classes, head.background)
+    return table.fitting(head.column_names, num_classes, head.background)
 
 
 def _count_columns(
@@ -277,7 +320,7 @@ def _count_columns(
 
 
 def _target_shares(
-    target: Any, moments: ClassMoments | None, counts: ClassCounts | None, head: StatisticsMetadata
+    target: Any, moments: ClassMoments | None, counts: ClassCounts | None, head: Head
 ) -> FloatArray | None:
     """The shares that a target stands for; None for a uniform one."""
     if isinstance(target, str | os.PathLike):
@@ -285,7 +328,7 @@ def _target_shares(
     if target is None or (isinstance(target, str) and target == UNIFORM):
         return None
     if isinstance(target, ClassCounts):
-        names = foreground_names(head)
+        names = head.column_names
         return target.aligned_to(names if names is not None or counts is None else counts.names).instance_counts
     if not isinstance(target, str):
         with contextlib.suppress(TypeError, ValueError):

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, as_rows, foreground_columns, log_softmax
+from logn.base.arrays import FloatArray, as_rows, log_softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, warn
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 # Larger inputs are subsampled (seeded).
@@ -61,8 +61,8 @@ def estimate_prior(
     moments: ClassMoments | None = None,
     *,
     counts: ClassCounts | npt.ArrayLike | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
     num_bootstrap: int = 100,
     confidence: float = 0.95,
     seed: int = 0,
@@ -77,8 +77,8 @@ def estimate_prior(
             with a row sample.
         moments: Statistics over training images: their mean probabilities are the mix of training.
         counts: Training counts of each class, for softmax classifiers without such statistics.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded" to take it from the statistics.
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics.
         num_bootstrap: Draws of images (of rows, where each stands alone) that the intervals are made from.
         confidence: Of the intervals.
         seed: Of the draws.
@@ -99,7 +99,7 @@ def estimate_prior(
         )
     rows, unit = _read_rows(logits, seed)
     statistics = moments if moments is not None or not isinstance(logits, ClassMoments) else logits
-    recorded = StatisticsMetadata() if statistics is None else statistics.metadata
+    recorded = Head() if statistics is None else statistics.head
     head = recorded.settled(background, activation)
     index, kind = head.background, head.activation
     if kind is None:
@@ -172,7 +172,7 @@ def _training_mix(
     if moments is not None and mean is not None:
         if len(mean) != columns:
             raise InputError(f"Expected `logits` to have the {len(mean)} columns of `moments`, but got {columns}.")
-        mean[list(moments.metadata.unused)] = 0.0
+        mean[list(moments.head.unused)] = 0.0
         return np.asarray(mean / mean.sum() if activation == "softmax" else mean)
     if counts is None or background is not None or activation == "sigmoid":
         raise InputError(
@@ -180,8 +180,6 @@ def _training_mix(
             "or, for a softmax without a background, `counts`."
         )
     shares = (
-        ClassCounts.of(counts)
-        .fitting(None if moments is None else moments.metadata.class_names, columns, None)
-        .instance_counts
+        ClassCounts.of(counts).fitting(None if moments is None else moments.head.names, columns, None).instance_counts
     )
     return np.asarray(shares / shares.sum())

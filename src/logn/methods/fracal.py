@@ -10,6 +10,7 @@ from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import CountKind, checked_counts, checked_number
+from logn.statistics.head import Head
 
 
 def fracal(
@@ -54,7 +55,11 @@ def fracal(
     exponent = checked_number("power", power)
     settings = {"num_images": total, "power": exponent, "base": float(base), "spatial": float(dimensions is not None)}
     return ClassAffine.over_foreground(
-        np.ones_like(shift), shift - exponent * np.log(lengths), background, method="fracal", settings=settings
+        np.ones_like(shift),
+        shift - exponent * np.log(lengths),
+        Head(background=background),
+        method="fracal",
+        settings=settings,
     )
 
 

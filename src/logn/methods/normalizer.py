@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit
 from logn.methods.recommend import RECOMMENDED
 from logn.statistics.doubts import row_checks, sanity_checks
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 ArrayT = TypeVar("ArrayT")
@@ -57,7 +58,7 @@ class LogitNormalizer:
         self.method = method
         self.sample_rows = sample_rows
         self.options = options
-        self._metadata = StatisticsMetadata(background=background, activation=activation)
+        self._head = Head(background=background, activation=activation)
         self._moments: ClassMoments | None = None
         self._affine: ClassAffine | None = None
 
@@ -72,7 +73,7 @@ class LogitNormalizer:
         """Fit to these logits, too, in addition to all that came before."""
         rows = _checked_rows(logits)
         if self._moments is None:
-            self._moments = ClassMoments(rows.shape[1], sample_rows=self.sample_rows, metadata=self._metadata)
+            self._moments = ClassMoments(replace(self._head, num_columns=rows.shape[1]), sample_rows=self.sample_rows)
         self._moments.update(rows)
         self._affine = None
         return self

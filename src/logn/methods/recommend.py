@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import DEFAULT_AT, FloatArray, foreground_columns
+from logn.base.arrays import DEFAULT_AT, FloatArray
 from logn.errors import warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
-from logn.methods.normalization import live_statistic, mean_probability, shifted_classes
+from logn.methods.logit_normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import basis_of, keep_detections
 from logn.statistics.diagnosis import active_classes
-from logn.statistics.metadata import ASSUMED, StatisticsMetadata
+from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 RECOMMENDED, NONE = "recommended", "none"
@@ -107,9 +107,9 @@ class Recommendation:
         """
         source = basis_of(moments, deployment)
         strength = self.strength if strength is None else strength
-        head = moments.metadata.with_changes(background=self.background, activation=self.activation)
+        head = replace(moments.head, background=self.background, activation=self.activation)
         if self.method == NONE and not force:
-            return ClassAffine.identity(moments.num_columns, background=self.background).with_source(head)
+            return ClassAffine.identity(moments.num_columns, head)
         values, live = live_statistic(moments, "prior", head, active)
         if _has_image_rows(head):
             values = np.maximum(values, -np.log(moments.count.max()))
@@ -156,8 +156,8 @@ def recommend(
     moments: ClassMoments,
     *,
     threshold: float = DEFAULT_AT,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
 ) -> Recommendation:
     """Recommend a correction for the model that the statistics were recorded from.
 
@@ -166,8 +166,8 @@ def recommend(
     Args:
         moments: Statistics of the logits over training images.
         threshold: The score above which you count a detection.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded"; assumed to be a softmax where neither the model nor you say it.
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics, else a softmax is assumed.
 
     Example:
         >>> rows = np.random.default_rng(0).standard_normal((2000, 6))
@@ -182,7 +182,7 @@ def recommend(
         array([0.4, 1. , 1.6, 2.3, 3.1, 3.8])
     """
     check_moments(moments)
-    settled = moments.metadata.settled(background, activation)
+    settled = moments.head.settled(background, activation)
     if settled.activation is None:
         warn(SOFTMAX_ASSUMED)
     judged, index = settled.activation or ASSUMED, settled.background
@@ -214,8 +214,8 @@ def recommended(
     target: npt.ArrayLike | None = None,
     active: npt.ArrayLike | None = None,
     deployment: ClassMoments | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
 ) -> ClassAffine:
     """The map that `recommend` recommends: the method `recommended`."""
     recommendation = recommend(moments, threshold=threshold, background=background, activation=activation)
@@ -235,7 +235,7 @@ def share_of_prior(strength: float) -> str:
     return "the full prior" if strength == 1 else f"{words.get(strength, f'{strength:g}')} of the prior"
 
 
-def _has_image_rows(head: StatisticsMetadata) -> bool:
+def _has_image_rows(head: Head) -> bool:
     """Whether a row is an image, independent of the others: true of classifiers. Rows of a detector share images."""
     return head.background is None and (head.activation == "softmax" or head.population == "images")
 

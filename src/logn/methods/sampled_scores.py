@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns, logit, sigmoid, softmax
+from logn.base.arrays import FloatArray, logit, sigmoid, softmax
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import checked_share
-from logn.statistics.metadata import ASSUMED
+from logn.statistics.head import ASSUMED, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 # With fewer scores above a threshold, a sample does not say how many a model has.
@@ -89,7 +89,7 @@ def threshold_after(
     at: float,
     *,
     deployment: ClassMoments | None = None,
-    activation: str | None = "recorded",
+    activation: str | None = None,
 ) -> NewThreshold | None:
     """The threshold that keeps the number of detections after a correction, on sampled rows.
 
@@ -98,7 +98,7 @@ def threshold_after(
         moments: Statistics of the model over training images.
         at: The threshold before.
         deployment: Statistics of the same model over images of the deployment, which need no labels.
-        activation: "softmax", "sigmoid", or "recorded".
+        activation: "softmax" or "sigmoid"; by default that of the statistics.
 
     Returns:
         The threshold with its basis; None for classifiers, maps that change nothing, and statistics without a sample.
@@ -112,7 +112,7 @@ def threshold_after(
     """
     checked_share("at", at)
     source = basis_of(moments, deployment)
-    head = moments.metadata.settled(affine.background, activation)
+    head = moments.head.settled(affine.background, activation)
     kind = head.activation or ASSUMED
     is_classifier = kind == "softmax" and head.background is None
     changes_nothing = bool((affine.scale == 1.0).all() and (affine.shift == 0.0).all())
@@ -139,10 +139,11 @@ def basis_of(moments: ClassMoments, deployment: ClassMoments | None) -> ClassMom
             f"The deployment statistics have {deployment.num_columns} columns, but those of training "
             f"{moments.num_columns}: {again}."
         )
-    for field in fields(moments.metadata):
-        mine, theirs = (getattr(part.metadata, field.name) for part in (moments, deployment))
+    for field in fields(moments.head):
+        mine, theirs = (getattr(part.head, field.name) for part in (moments, deployment))
         if mine != theirs:
-            what = "are of another model" if field.name == "fingerprint" else f"differ in `{field.name}`"
+            said = {"source": "are of another model", "names": "differ in `class_names`"}
+            what = said.get(field.name, f"differ in `{field.name}`")
             raise InputError(f"The deployment statistics {what} ({theirs!r:.60}, training {mine!r:.60}): {again}.")
     if len(deployment.sample) == 0:
         raise InputError(f"The deployment statistics hold no rows to find a threshold on: {again}.")
@@ -236,7 +237,7 @@ def class_scores(moments: ClassMoments, affine: ClassAffine | None, activation: 
         [[0.5, 0.5], [0.5, 0.5]]
     """
     rows, objectness, _ = moments.scored_sample()
-    index = moments.metadata.background if affine is None else affine.background
+    index = moments.head.background if affine is None else affine.background
     logits = rows if affine is None else affine(rows)
     scores = sigmoid(logits) if activation == "sigmoid" else softmax(logits)
     return np.asarray(scores[:, foreground_columns(rows.shape[1], index)] * objectness[:, None])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logn.base.arrays import is_torch_tensor
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
-HOOK_FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 
 IMAGE_KEYS = ("pixel_values", "images", "image", "inputs", "img", "x")
 LABEL_KEYS = ("labels", "label", "targets", "target", "mask_labels", "class_labels")
@@ -125,60 +121,38 @@ class ForwardPasses:
         self._pending.clear()
 
 
-@dataclass(frozen=True)
-class OwnSlot:
-    """A slot that was given a module of its own, and the shared module that was there."""
-
-    parent: Any
-    name: str
-    shared: nn.Module
-
-    def restore(self) -> None:
-        """Put the shared module back."""
-        self.parent._modules[self.name] = self.shared
-
-
-def give_own_slots(model: nn.Module, layer: LogitLayer) -> list[OwnSlot]:
+def give_own_slots(model: nn.Module, layer: LogitLayer) -> contextlib.ExitStack:
     """Give each path of `layer` a module of its own where its ModuleList has the same one in slots outside `layer`.
 
     The new module has the very parameters of the shared one, so nothing about what the model computes, saves or trains
-    changes; hooks on it, and tensors assigned to it, are its own.
+    changes; hooks on it, and tensors assigned to it, are its own. Closing what is returned puts the shared ones back.
 
     Example:
         >>> from torch import nn
         >>> shared = nn.Linear(4, 3)
         >>> model = nn.ModuleDict({"class_embed": nn.ModuleList([shared, shared])})
-        >>> (slot,) = give_own_slots(model, LogitLayer("class_embed.1"))
-        >>> model["class_embed"][1] is shared, model["class_embed"][1].weight is shared.weight
-        (False, True)
-        >>> slot.restore()
+        >>> with give_own_slots(model, LogitLayer("class_embed.1")):
+        ...     print(model["class_embed"][1] is shared, model["class_embed"][1].weight is shared.weight)
+        False True
         >>> model["class_embed"][1] is shared
         True
     """
-    inner = unwrap(model)
-    slots = []
+    inner, undo = unwrap(model), contextlib.ExitStack()
     for path in layer.paths:
         parent_path, _, name = path.rpartition(".")
         parent: Any = inner.get_submodule(parent_path)
         # Only the slots of a list have one role each; two attributes may be two names for the same thing.
         if type(parent).__name__ != "ModuleList":
             continue
-        module = parent._modules[name]
+        shared = parent._modules[name]
         prefix = f"{parent_path}." if parent_path else ""
-        holders = {f"{prefix}{other}" for other, child in parent._modules.items() if child is module}
-        if not holders <= set(layer.paths):
-            parent._modules[name] = _twin(module)
-            slots.append(OwnSlot(parent, name, module))
-    return slots
-
-
-def _twin(module: Any) -> Any:
-    """A module of the same parameters, with tables of its own."""
-    twin = copy.copy(module)
-    for name in ("_parameters", "_buffers", "_modules", *HOOKS, *HOOK_FLAGS):
-        if name in twin.__dict__:
-            setattr(twin, name, copy.copy(twin.__dict__[name]))
-    return twin
+        if not {f"{prefix}{slot}" for slot, child in parent._modules.items() if child is shared} <= set(layer.paths):
+            twin = copy.copy(shared)
+            # Tables of hooks, parameters and children of its own, with the same entries.
+            vars(twin).update({key: value.copy() for key, value in vars(shared).items() if isinstance(value, dict)})
+            parent._modules[name] = twin
+            undo.callback(parent._modules.__setitem__, name, shared)
+    return undo
 
 
 def run_on_batch(model: nn.Module, batch: Any) -> Any:
@@ -195,9 +169,10 @@ def run_on_batch(model: nn.Module, batch: Any) -> Any:
         return _run_on_mapping(model, batch)
     if is_torch_tensor(batch) or _is_image_list(batch):
         return model(batch)
-    if isinstance(batch, Sequence) and not isinstance(batch, str) and len(batch) > 0:
+    if isinstance(batch, list | tuple) and batch:
         images = batch[0]
-        if _are_labels(images) and any(_are_images(item) for item in batch[1:]):
+        is_label = is_torch_tensor(images) and images.dim() < 2 and not images.is_floating_point()
+        if is_label and any(_is_images(item) for item in batch[1:]):
             raise InputError(
                 f"`loader` gives labels first ({images.dtype} of shape {tuple(images.shape)}), images after them; pass "
                 "forward=lambda model, batch: model(batch[1])."
@@ -225,20 +200,14 @@ def _run_on_mapping(model: nn.Module, batch: Mapping[str, Any]) -> Any:
     )
 
 
-def _are_labels(item: Any) -> bool:
-    """Whether an item of a batch is a number per image, as no model takes for images."""
-    return is_torch_tensor(item) and item.dim() < 2 and not item.is_floating_point()
-
-
-def _are_images(item: Any) -> bool:
+def _is_images(item: Any) -> bool:
     return is_torch_tensor(item) and item.dim() >= 3 and item.is_floating_point()
 
 
 def _is_image_list(batch: Any) -> bool:
     """A list of (C, H, W) images of any size, as detectors take it."""
-    if not isinstance(batch, list | tuple) or len(batch) == 0:
-        return False
-    return all(is_torch_tensor(image) and image.dim() == 3 and image.is_floating_point() for image in batch)
+    is_list = isinstance(batch, list | tuple) and len(batch) > 0
+    return is_list and all(_is_images(image) and image.dim() == 3 for image in batch)
 
 
 def _describe(batch: Any) -> str:

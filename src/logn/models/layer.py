@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, check_background, is_torch_tensor
+from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
+from logn.statistics.head import Head
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,9 +34,6 @@ WRAPPERS = {
 LISTED = 12
 # Words in the names of class layers; those are listed first, since a detector may well end in its backbone.
 CLASS_WORDS = ("cls", "class", "score", "logit")
-
-# True while a state dict is only looked at: nothing is saved, so there is no need to warn about what is not in it.
-only_looking: ContextVar[bool] = ContextVar("logn_only_looking", default=False)
 
 
 @dataclass(frozen=True)
@@ -86,36 +84,31 @@ class LogitLayer:
     final_only: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", check_background(self.background))
-        if not isinstance(self.path, str):
-            object.__setattr__(self, "path", tuple(self.path))
-        if not isinstance(self.anchors, int):
-            object.__setattr__(self, "anchors", tuple(int(number) for number in self.anchors))
-        if not isinstance(self.stages, bool):
-            object.__setattr__(self, "stages", tuple(int(stage) for stage in self.stages))
-        object.__setattr__(self, "unused", tuple(int(column) for column in self.unused))
-        self._check()
+        for name in ("path", "anchors", "stages", "unused"):
+            value = getattr(self, name)
+            if not isinstance(value, str | int):
+                object.__setattr__(self, name, tuple(value))
+        paths, anchors = self.paths, (self.anchors,) if isinstance(self.anchors, int) else self.anchors
+        # A head refuses what none can have.
+        head = Head(background=self.background, unused=self.unused, activation=self.activation)
+        object.__setattr__(self, "background", head.background)
+        self._expect("path", "to name a module", bool(paths) and all(isinstance(path, str) and path for path in paths))
+        self._expect(
+            "anchors",
+            f"to be at least 1, one number or one per path ({len(paths)})",
+            min(anchors) >= 1 and (isinstance(self.anchors, int) or len(anchors) == len(paths)),
+        )
+        self._expect("extra_columns", "to be at least 0", self.extra_columns >= 0)
+        self._expect("final_only", f"to be one of {FINAL_PARTS}", self.final_only in FINAL_PARTS)
+        self._expect(
+            "stages",
+            f"to be True, False or the stage of each of the {len(paths)} paths, numbered from 0",
+            len(self.stage_of) == len(paths) and {*self.stage_of} == {*range(self.num_stages)},
+        )
 
-    def _check(self) -> None:
-        if not self.paths or not all(isinstance(path, str) and path for path in self.paths):
-            raise InputError(f"Expected `path` to name a module of the model, but got {self.path!r}.")
-        if self.activation is not None and self.activation not in ACTIVATIONS:
-            raise InputError(f"Expected `activation` to be one of {ACTIVATIONS} or None, but got {self.activation!r}.")
-        if not isinstance(self.anchors, int) and len(self.anchors) != len(self.paths):
-            raise InputError(
-                f"Expected `anchors` to be one number or one per path ({len(self.paths)}), but got {self.anchors}."
-            )
-        if min(self.anchors_of(index) for index in range(len(self.paths))) < 1:
-            raise InputError(f"Expected `anchors` to be at least 1, but got {self.anchors}.")
-        if self.extra_columns < 0:
-            raise InputError(f"Expected `extra_columns` to be at least 0, but got {self.extra_columns}.")
-        if self.final_only not in FINAL_PARTS:
-            raise InputError(f"Expected `final_only` to be one of {FINAL_PARTS}, but got {self.final_only!r}.")
-        if len(self.stage_of) != len(self.paths) or {*self.stage_of} != {*range(self.num_stages)}:
-            raise InputError(
-                f"Expected `stages` to be True, False or the stage of each of the {len(self.paths)} paths, numbered "
-                f"from 0, but got {self.stages}."
-            )
+    def _expect(self, name: str, what: str, holds: bool) -> None:
+        if not holds:
+            raise InputError(f"Expected `{name}` {what}, but got {getattr(self, name)!r}.")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -145,6 +138,30 @@ class LogitLayer:
         return tuple(
             ", ".join(path for path, number in zip(self.paths, self.stage_of, strict=True) if number == stage)
             for stage in range(self.num_stages)
+        )
+
+    @property
+    def rows_by_path(self) -> dict[str, Callable[[Any], Any]]:
+        """`rows` for the output of the module at each path."""
+        return {path: partial(self.rows, index=index) for index, path in enumerate(self.paths)}
+
+    def head(self, num_columns: int, names: Sequence[str] | None = None, source: str | None = None) -> Head:
+        """What the columns of the logits are.
+
+        Args:
+            num_columns: How many there are (`count_columns`).
+            names: Name of every column.
+            source: Digest of the weights (`fingerprint`).
+        """
+        return Head(
+            num_columns,
+            None if names is None else tuple(names),
+            self.background,
+            self.unused,
+            self.activation,
+            population=self.population,
+            layer=self.name,
+            source=source,
         )
 
     def anchors_of(self, index: int) -> int:
@@ -186,17 +203,18 @@ class LogitLayer:
 
     def axis_in(self, output: Any) -> int:
         """The class axis of `output`, counted from the front."""
-        shape = tuple(output.shape) if hasattr(output, "shape") else None
-        if shape is not None and self.class_axis is None and len(shape) > MOST_AXES_OF_ROWS:
+        shape = getattr(output, "shape", None)
+        if shape is None:
+            raise InputError(f"`{self.name}` gives {type(output).__name__}, not a tensor; name another module.")
+        if self.class_axis is None and len(shape) > MOST_AXES_OF_ROWS:
             raise InputError(
-                f"`{self.name}` gives {shape}, and it is not known which axis holds the classes. Pass class_axis=1 if "
-                "they are the channels, -1 if they come last."
+                f"`{self.name}` gives {tuple(shape)}, and it is not known which axis holds the classes. Pass "
+                "class_axis=1 if they are the channels, -1 if they come last."
             )
         axis = -1 if self.class_axis is None else self.class_axis
-        if shape is None or not -len(shape) <= axis < len(shape):
+        if not -len(shape) <= axis < len(shape):
             raise InputError(
-                f"`{self.name}` gives {type(output).__name__ if shape is None else shape}, which has no axis {axis}; "
-                "correct its path or `class_axis`."
+                f"`{self.name}` gives {tuple(shape)}, which has no axis {axis}; correct its path or `class_axis`."
             )
         return axis % len(shape)
 
@@ -222,21 +240,6 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
-def check_layer(layer: object) -> None:
-    """Refuse what is no LogitLayer.
-
-    Example:
-        >>> check_layer(5)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected `layer` to be a logn.LogitLayer or the path of a module, but got int.
-    """
-    if not isinstance(layer, LogitLayer):
-        raise InputError(
-            f"Expected `layer` to be a logn.LogitLayer or the path of a module, but got {type(layer).__name__}."
-        )
-
-
 def check_model(model: object) -> None:
     """Refuse what is no torch module, or one whose layers cannot be reached any more."""
     if not callable(getattr(model, "named_modules", None)):
@@ -250,7 +253,6 @@ def check_model(model: object) -> None:
 def find_modules(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
     """The module at each path of `layer`; a path that does not exist is refused with the closest that do."""
     check_model(model)
-    check_layer(layer)
     modules = dict(unwrap(model).named_modules(remove_duplicate=False))
     for path in layer.paths:
         if path not in modules:
@@ -265,39 +267,16 @@ def count_columns(model: nn.Module, layer: LogitLayer) -> int:
     counts: dict[str, int] = {}
     for index, (path, module) in enumerate(zip(layer.paths, find_modules(model, layer), strict=True)):
         width = output_width(module)
-        if width is not None:
-            counts[path] = layer.columns_in(width, index)
-        elif layer.num_columns is not None:
-            counts[path] = layer.num_columns
-        else:
+        columns = layer.num_columns if width is None else layer.columns_in(width, index)
+        if columns is None:
             raise InputError(
                 f"`{path}` ({type(module).__name__}) does not say how many columns it has; write "
                 f'logn.LogitLayer("{path}", num_columns=…).'
             )
-    if len(set(counts.values())) > 1:
+        counts[path] = columns
+    if len({*counts.values()}) > 1:
         raise InputError(f"The modules of `layer` differ in number of columns, {counts}; write a layer for each.")
-    return next(iter(counts.values()))
-
-
-def with_class_axis(model: nn.Module, layer: LogitLayer) -> LogitLayer:
-    """`layer` with the class axis of its modules, where it has none: 1 for a convolution, -1 for a Linear.
-
-    A module that is neither leaves it open; its output is then asked (`LogitLayer.axis_in`).
-
-    Example:
-        >>> from torch import nn
-        >>> with_class_axis(nn.Sequential(nn.Conv2d(8, 5, kernel_size=1)), LogitLayer("0")).class_axis
-        1
-    """
-    if layer.class_axis is not None:
-        return layer
-    axes = {path: class_axis_of(module) for path, module in zip(layer.paths, find_modules(model, layer), strict=True)}
-    if len(set(axes.values())) > 1:
-        raise InputError(
-            f"The modules of `layer` have their classes on different axes, {axes}; write a layer for each, or pass "
-            "`class_axis`."
-        )
-    return replace(layer, class_axis=next(iter(axes.values())))
+    return counts[layer.paths[0]]
 
 
 def class_axis_of(module: Any) -> int | None:
@@ -332,11 +311,8 @@ def output_width(module: Any) -> int | None:
         >>> output_width(nn.Linear(8, 3)), output_width(nn.Conv2d(8, 5, kernel_size=1)), output_width(nn.ReLU())
         (3, 5, None)
     """
-    for name in ("out_features", "out_channels"):
-        width = getattr(module, name, None)
-        if isinstance(width, int):
-            return width
-    return None
+    widths = (getattr(module, name, None) for name in ("out_features", "out_channels"))
+    return next((width for width in widths if isinstance(width, int)), None)
 
 
 def candidates(model: nn.Module, widths: Sequence[int] = ()) -> list[tuple[str, str, int]]:
@@ -347,26 +323,25 @@ def candidates(model: nn.Module, widths: Sequence[int] = ()) -> list[tuple[str, 
         >>> candidates(nn.ModuleDict({"class_embed": nn.Linear(8, 6), "body": nn.Conv2d(3, 8, 3)}), widths=[8])
         [('body', 'Conv2d', 8), ('class_embed', 'Linear', 6)]
     """
-    seen = [(path, type(module).__name__, output_width(module)) for path, module in model.named_modules()]
-    found = [(path, kind, width) for path, kind, width in reversed(seen) if width and path]
+    modules = [(path, type(module).__name__, output_width(module)) for path, module in model.named_modules() if path]
     return sorted(
-        found,
+        ((path, kind, width) for path, kind, width in reversed(modules) if width),
         key=lambda item: (item[2] not in widths, not any(word in item[0].lower() for word in CLASS_WORDS)),
     )
 
 
 def listed_candidates(model: nn.Module, widths: Sequence[int] = ()) -> str:
     """The first of them as a list in words."""
-    found = candidates(model, widths)
-    more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-    return ", ".join(f"{path} ({kind}, {width})" for path, kind, width in found[:LISTED]) + more
+    layers = candidates(model, widths)
+    more = f" and {len(layers) - LISTED} more" if len(layers) > LISTED else ""
+    return ", ".join(f"{path} ({kind}, {width})" for path, kind, width in layers[:LISTED]) + more
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
+    """The kind "torch:" and the SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
 
     Device, wrappers and the order of the names do not count; a cast to another precision does. All weights are read:
-    about a second for a gigabyte. The digest of an ONNX file is of another kind (`logn.models.onnx.file.onnx_digest`).
+    about a second for a gigabyte. That of an ONNX file is of another kind, "onnx:…" (`models.onnx.file.onnx_digest`).
 
     Example:
         >>> import torch
@@ -380,12 +355,10 @@ def fingerprint(model: nn.Module) -> str:
     """
     import torch
 
-    digest = hashlib.sha256()
-    looking = only_looking.set(True)
-    try:
-        state = unwrap(model).state_dict()
-    finally:
-        only_looking.reset(looking)
+    digest, state = hashlib.sha256(), dict[str, Any]()
+    for path, module in unwrap(model).named_modules(remove_duplicate=False):
+        # As `state_dict` gathers it, but without hooks: those of an attached map warn that it is not saved.
+        module._save_to_state_dict(state, f"{path}." if path else "", keep_vars=False)
     for name, tensor in sorted(state.items()):
         if not is_torch_tensor(tensor):
             continue
@@ -395,4 +368,4 @@ def fingerprint(model: nn.Module) -> str:
         # Bytes rather than numbers, since NumPy lacks bfloat16.
         raw_bytes = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         digest.update(memoryview(raw_bytes.numpy()))
-    return digest.hexdigest()
+    return f"torch:{digest.hexdigest()}"

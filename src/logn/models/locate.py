@@ -15,21 +15,21 @@ from logn.models.hooks import as_it_was, run_on_batch
 from logn.models.layer import (
     LogitLayer,
     candidates,
-    check_layer,
     check_model,
+    class_axis_of,
     count_columns,
     find_modules,
     listed_candidates,
     output_width,
     refuse_single_logit,
     unwrap,
-    with_class_axis,
 )
-from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, warn_of_rectifier
+from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, is_comparable
 
 if TYPE_CHECKING:
     from torch import nn
 
+Run = Callable[[], Any]
 KNOWN = f"a detector of {NAMES}, a timm model or a classifier that ends in a Linear or 1x1 Conv"
 # Sides of the random images on which a classifier is run where none are given.
 TRIAL_SIDES = (224, 64, 32, 28, 299)
@@ -66,27 +66,19 @@ def locate_logits(
         >>> locate_logits(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))).path
         '2'
     """
-    if inputs is None:
-        if forward is not None:
-            raise InputError("`forward` runs the model on `inputs`: pass them too.")
-        return find_layer(model, num_columns)
-
-    def run() -> Any:
-        return (forward or run_on_batch)(model, inputs)
-
-    layer = find_layer(model, num_columns, run)
-    with as_it_was(unwrap(model)), OutputCheck(model, layer) as check:
-        run()
-    return layer if layer.activation is not None else replace(layer, activation=check.verdict.activation)
-
-
-def find_layer(model: nn.Module, num_columns: int | None = None, run: Callable[[], Any] | None = None) -> LogitLayer:
-    """The class logits of `model`; `run` runs a classifier on some images, random ones by default."""
+    if inputs is None and forward is not None:
+        raise InputError("`forward` runs the model on `inputs`: pass them too.")
     check_model(model)
     inner = unwrap(model)
-    layer = _known_by_name(inner) or _in_classifier(inner, num_columns, run)
+    run: Run | None = None if inputs is None else functools.partial(forward or run_on_batch, model, inputs)
+    layer, activation = _known_by_name(inner), None
+    # Models of these frameworks are known by name; another is no plain classifier to be run on random images.
+    if layer is None and framework_of(inner) is None and may_be_classifier(inner):
+        run = run or _random_run(inner)
+        heads = last_layers(inner, declared_by_timm(inner))
+        layer = _by_output(inner, num_columns, run) if heads is None else classifier_layer(inner, heads)
     if layer is None:
-        raise InputError(_not_found(inner, num_columns))
+        raise _not_found(inner, num_columns)
     if all(output_width(module) is not None for module in find_modules(inner, layer)):
         columns = count_columns(inner, layer)
         refuse_single_logit(layer, columns)
@@ -94,23 +86,44 @@ def find_layer(model: nn.Module, num_columns: int | None = None, run: Callable[[
             raise InputError(
                 f"Expected `num_columns` to be {columns}, the columns of `{layer.name}`, but got {num_columns}."
             )
-    return with_class_axis(inner, layer)
+    layer = layer_of(inner, layer)
+    if run is not None and is_comparable(layer):
+        with as_it_was(inner), OutputCheck(model, layer) as check:
+            run()
+        activation = check.verdict.activation
+    return layer if layer.activation is not None else replace(layer, activation=activation)
 
 
 def layer_of(model: nn.Module, layer: LogitLayer | str) -> LogitLayer:
-    """`layer` itself; for the path of a module what a framework knows of it, else a plain layer.
+    """`layer` with its class axis; for the path of a module what a framework knows of it, else a plain layer.
 
     Example:
         >>> from torch import nn
-        >>> layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
-        LogitLayer(path='0', background=None, activation=None, class_axis=None, anchors=1, num_columns=None, \
-population=None, stages=False, unused=(), extra_columns=0, final_only=None)
+        >>> layer = layer_of(nn.Sequential(nn.Linear(8, 4)), "0")
+        >>> layer.path, layer.class_axis
+        ('0', -1)
+        >>> layer_of(nn.Sequential(nn.Conv2d(8, 5, kernel_size=1)), LogitLayer("0")).class_axis
+        1
     """
-    if not isinstance(layer, str):
-        check_layer(layer)
+    if isinstance(layer, str):
+        check_model(model)
+        named = _known_by_name(unwrap(model))
+        layer = named if named is not None and named.name == layer else LogitLayer(layer)
+    if not isinstance(layer, LogitLayer):
+        raise InputError(
+            f"Expected `layer` to be a logn.LogitLayer or the path of a module, but got {type(layer).__name__}."
+        )
+    modules = find_modules(model, layer)
+    if layer.class_axis is not None:
         return layer
-    known = _known_by_name(unwrap(model))
-    return known if known is not None and known.name == layer else LogitLayer(layer)
+    # A module that is neither a Linear nor a convolution leaves it open; its output is then asked.
+    axes = {path: class_axis_of(module) for path, module in zip(layer.paths, modules, strict=True)}
+    if len({*axes.values()}) > 1:
+        raise InputError(
+            f"The modules of `layer` have their classes on different axes, {axes}; write a layer for each, or pass "
+            "`class_axis`."
+        )
+    return replace(layer, class_axis=axes[layer.paths[0]])
 
 
 def _known_by_name(model: nn.Module) -> LogitLayer | None:
@@ -119,56 +132,32 @@ def _known_by_name(model: nn.Module) -> LogitLayer | None:
     return layer if isinstance(layer, LogitLayer) else locate_by_name(model)
 
 
-def _in_classifier(model: nn.Module, num_columns: int | None, run: Callable[[], Any] | None) -> LogitLayer | None:
-    """The layer that a classifier names, as timm's do, or whose output it returns."""
-    # Models of these frameworks are known by name; another is no plain classifier to be run on random images.
-    if framework_of(model) is not None or not may_be_classifier(model):
-        return None
-    run = run or _random_run(model)
-    heads = last_layers(model, declared_by_timm(model))
-    if heads is not None:
-        layer = classifier_layer(model, heads)
-        if run is not None:
-            with as_it_was(model), OutputCheck(model, layer):
-                run()
-        return layer
-    if not candidates(model):
-        return None
-    if run is None:
-        raise InputError(
-            f"{type(model).__name__} takes none of the random images that were tried; pass a batch of your own, "
-            f"logn.locate_logits(model, inputs=images), or {_name_it(model, num_columns)}."
-        )
-    return _by_output(model, num_columns, run)
-
-
-def _by_output(model: nn.Module, num_columns: int | None, run: Callable[[], Any]) -> LogitLayer | None:
+def _by_output(model: nn.Module, num_columns: int | None, run: Run | None) -> LogitLayer | None:
     """The one layer whose logits a classifier returns."""
-    kind, layers = type(model).__name__, find_by_output(model, run)
-    if len(layers) > 1:  # several are returned: those of the wanted columns, and of at least two
-        widths = {path: output_width(model.get_submodule(path)) or 0 for path in layers}
-        fitting = [path for path in layers if widths[path] >= 2 and num_columns in (None, widths[path])]
-        layers = {path: layers[path] for path in fitting}
-        if not layers:
-            return None
-    if len(layers) > 1:
-        listed = ", ".join(f"{path} ({widths[path]})" for path in layers)
-        raise InputError(
-            f"{kind} returns the logits of several layers, {listed}; name the one of the classes: "
-            f'layer=logn.LogitLayer("{next(iter(layers))}", activation="softmax").'
+    if run is None:
+        raise _not_found(model, num_columns, "takes none of the random images that were tried (pass inputs=images)")
+    verdicts = find_by_output(model, run)
+    if not verdicts:
+        raise _not_found(
+            model,
+            num_columns,
+            "does not return the logits of one layer, plain or activated: it may return a sum of several, or the same "
+            "for all images",
+            f"; {WAY_OUT}",
         )
-    for path, verdict in layers.items():
-        if verdict.rectified:
-            warn_of_rectifier(path)
-        layer = classifier_layer(model, (path,), verdict.activation)
-        return layer if num_columns in (None, count_columns(model, layer)) else None
-    raise InputError(
-        f"{kind} does not return the logits of one layer, plain or activated: it may return a sum of several, or the "
-        f"same for all images; {WAY_OUT}. Its layers: {listed_candidates(model, [num_columns or 0])}."
-    )
+    widths = {path: output_width(model.get_submodule(path)) or 0 for path in verdicts}
+    if len(verdicts) > 1:  # several are returned: those of the wanted columns, and of at least two
+        widths = {path: width for path, width in widths.items() if width >= 2 and num_columns in (None, width)}
+    if len(widths) > 1:
+        listed = ", ".join(f"{path} ({width})" for path, width in widths.items())
+        raise _not_found(model, num_columns, f"returns the logits of several layers, {listed}")
+    for path, width in widths.items():
+        if num_columns in (None, width):
+            return classifier_layer(model, (path,), verdicts[path].activation)
+    return None
 
 
-def _random_run(model: nn.Module) -> Callable[[], Any] | None:
+def _random_run(model: nn.Module) -> Run | None:
     """Runs the model on the first random images that it takes; None where it takes none."""
     import torch
 
@@ -200,16 +189,15 @@ def _trial_shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
         yield from ((4, 3, side, side) for side in TRIAL_SIDES)
 
 
-def _not_found(model: nn.Module, num_columns: int | None) -> str:
-    """The message for a model that is not known, with the candidates."""
+def _not_found(
+    model: nn.Module, num_columns: int | None, reason: str = f"is not {KNOWN}", way_out: str = ""
+) -> InputError:
+    """The refusal of a model whose class layer the user must name, with the candidates."""
     wanted = "" if num_columns is None else f" with {num_columns} columns"
-    kind = type(model).__name__
-    if not candidates(model):
-        return f"No class logits{wanted} were found in {kind}: it has no Linear and no Conv."
-    return f"No class logits{wanted} were found in {kind}, which is not {KNOWN}; {_name_it(model, num_columns)}."
-
-
-def _name_it(model: nn.Module, num_columns: int | None) -> str:
     widths = [] if num_columns is None else [num_columns]
-    line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None, activation="softmax")'
-    return f"name the layer of the class logits, such as {line}; the layers are {listed_candidates(model, widths)}"
+    if not candidates(model):
+        reason = "has no Linear and no Conv"
+    else:
+        line = f'logn.LogitLayer("{candidates(model, widths)[0][0]}", background=None, activation="softmax")'
+        way_out = f"; name their layer, such as {line}{way_out}; the layers are {listed_candidates(model, widths)}"
+    return InputError(f"No class logits{wanted} were found in `{type(model).__name__}`, which {reason}{way_out}.")

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import NO_CLASS, foreground_columns
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.models.images import ImageFiles, Images, as_tensor
 from logn.models.layer import fingerprint
 from logn.models.proposals import Postprocessing, Proposals, ProposingDetector
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
@@ -33,7 +32,7 @@ Stages = tuple[ClassMoments, ...]
 BATCH = 8
 Logits = npt.NDArray[np.float32]
 # For whoever gives labels of the other kind.
-NEEDS_BOXES = "pass labels with boxes as `data`: LVIS, COCO, YOLO or VOC"
+NEEDS_BOXES = "pass labels with boxes as `data`: LVIS, COCO or YOLO"
 NEEDS_CLASSES = "pass a folder per class, or a list of paths and labels, as `data`"
 
 
@@ -56,29 +55,6 @@ class Traits:
     suffix: str
 
 
-@dataclass(frozen=True)
-class Head:
-    """What is known of a model's class logits without running it over images.
-
-    Args:
-        layer: Where they are, in words.
-        num_columns: Columns, the background included; None where only a run would tell.
-        class_names: Name of each column; None where the model has none.
-        activation: What follows: "softmax" or "sigmoid"; None if the model does not say.
-        has_objectness: Whether users multiply the scores by an objectness that the model gives beside them.
-        num_stages: Sets of class logits, each with a map of its own.
-        fingerprint: Digest of the weights.
-    """
-
-    layer: str
-    num_columns: int | None
-    class_names: tuple[str, ...] | None
-    activation: str | None
-    has_objectness: bool = False
-    num_stages: int = 1
-    fingerprint: str | None = None
-
-
 class OpenedModel(Protocol):
     """A model that can be run over images, corrected and written.
 
@@ -93,6 +69,10 @@ class OpenedModel(Protocol):
     scales_scores: bool
 
     @property
+    def num_stages(self) -> int:
+        """Sets of class logits, each with a map of its own."""
+
+    @property
     def suffix(self) -> str:
         """Suffix of the corrected file; empty for a folder."""
 
@@ -102,7 +82,7 @@ class OpenedModel(Protocol):
 
     @property
     def head(self) -> Head:
-        """What is known of its class logits."""
+        """What its class logits are, as far as that is known without a run over images."""
 
     @property
     def detector(self) -> ProposingDetector:
@@ -166,12 +146,12 @@ class ProposalModel:
     suffix = ""
     marks_itself = False
     scales_scores = False
+    num_stages = 1
 
     @property
     def head(self) -> Head:
-        """What it says of its class logits."""
-        named = getattr(self.detector, "class_names", None)
-        return Head("its logits", None, None if named is None else tuple(named), self.detector.activation)
+        """What it says of its class logits; how many columns they have, only a run tells."""
+        return Head(background=self.detector.background, activation=self.detector.activation, layer="its logits")
 
     def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
         """Refuse: it gives boxes."""
@@ -189,7 +169,9 @@ class ProposalModel:
         moments: ClassMoments | None = None
         for part in images.batches(batch or BATCH):
             for proposals in self.detector.propose(prepared(self.detector, part)):
-                moments = moments or start_moments(self.detector, None, proposals.num_columns)
+                if moments is None:
+                    head = head_of(self.detector, proposals)
+                    moments = ClassMoments(head, sample_rows=default_sample_rows(head.width))
                 moments.update(proposals.logits, counted_objectness(self.detector, proposals))
             progress(len(part))
         images.finish()
@@ -238,48 +220,29 @@ def fingerprint_of(adapter: Any) -> str | None:
     return None if network is None else fingerprint(network)
 
 
-def start_moments(source: Any, names: Sequence[str] | None, columns: int) -> ClassMoments:
-    """Empty statistics of a detector's proposals.
+def head_of(source: Any, proposals: Proposals, class_names: Sequence[str] | None = None) -> Head:
+    """The head of a detector, whose columns are those of its proposals.
 
     Args:
         source: A source of proposals.
-        names: Its foreground classes; by default its own `class_names`.
-        columns: Columns of its logits.
+        proposals: What it proposes on any image.
+        class_names: Its foreground classes; by default its own `class_names`.
     """
     layer = getattr(source, "logit_layer", None)
-    metadata = StatisticsMetadata(
-        class_names=column_names(source, names or getattr(source, "class_names", None), columns),
-        background=source.background,
+    return Head.of_classes(
+        class_names or getattr(source, "class_names", None),
+        proposals.num_columns,
+        source.background,
+        getattr(source, "class_columns", None),
         activation=source.activation,
+        objectness=proposals.objectness is not None,
         layer=None if layer is None else layer.name,
         population=getattr(source, "population", None),
-        fingerprint=fingerprint_of(source),
+        source=fingerprint_of(source),
     )
-    return ClassMoments(columns, sample_rows=default_sample_rows(columns), mean_probability=True, metadata=metadata)
 
 
 def counted_objectness(source: Any, proposals: Proposals) -> npt.NDArray[Any] | None:
     """The objectness of proposals if its sigmoid is a plain factor of their scores, as statistics take it."""
     kind = getattr(source, "postprocessing", None) or Postprocessing()
     return proposals.objectness if (kind.objectness, kind.score_power) == ("factor", 1.0) else None
-
-
-def column_names(source: Any, names: Sequence[str] | None, columns: int) -> tuple[str, ...] | None:
-    """The name of each column: a class, the background or no class. None if `names` are not those of its classes."""
-    places = class_columns(source, columns)
-    if names is None or len(names) != len(places):
-        return None
-    named = [NO_CLASS] * columns
-    if source.background is not None:
-        named[source.background] = "background"
-    for column, name in zip(places, names, strict=True):
-        named[column] = str(name)
-    return tuple(named)
-
-
-def class_columns(source: Any, columns: int) -> npt.NDArray[np.intp]:
-    """The column of each foreground class of a model."""
-    named = getattr(source, "class_columns", None)
-    return np.asarray(
-        named if named is not None else np.arange(columns)[foreground_columns(columns, source.background)]
-    )

@@ -48,14 +48,14 @@ class Proof:
             Traceback (most recent call last):
             ...
             logn.errors.InputError: The corrected `best.pt` does not give scale * logit + shift: it is off by 0.5 at
-            logits of up to 3; nothing was written.
+            logits of up to 3.
         """
         if self.rows == 0:
             raise InputError(f"`{name}` gave no logits on the trial images; pass others.")
         if not self.holds:
             raise InputError(
                 f"The corrected `{name}` does not give scale * logit + shift: it is off by "
-                f"{self.largest_difference:.3g} at logits of up to {self.largest_logit:.3g}; nothing was written."
+                f"{self.largest_difference:.3g} at logits of up to {self.largest_logit:.3g}."
             )
         return self
 

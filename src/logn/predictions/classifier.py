@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import atomic_path, check_new, format_of, read_beside, require_place, write_safetensors
+from logn.base.files import atomic_path, check_new, format_of, read_safetensors, require_place, write_safetensors
 from logn.base.strict_json import parse_json
 from logn.data.class_names import listed
 from logn.data.dataset import ClassificationDataset
 from logn.data.logit_files import locate_array
 from logn.errors import InputError, warn
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel, fingerprint_of
+from logn.models.opened import OpenedModel
+from logn.statistics.head import HEAD_KEY, Head
 
-FORMAT, SCHEMA = "logn.classifier", 1
+FORMAT, SCHEMA = "logn.classifier", 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +33,14 @@ class ClassifierPredictions:
         logits: `(N, C)` float32, before the activation; mapped where they were read from a file.
         labels: `(N,)` column of the true class of each row.
         paths: Image of each row, from the folder of the data set.
-        class_names: Name of each column; None if the model has none.
-        metadata: What else is known: `model`, `model_words`, `data`, `fingerprint`, `activation`, `layer`.
+        head: What the logits are.
+        metadata: What else is known: `model`, `model_words`, `data`.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "test.safetensors"
         >>> rows = np.array([[2.0, 1.0], [0.5, 1.5]], np.float32)
-        >>> ClassifierPredictions(rows, np.array([0, 1]), ("a.png", "b.png"), ("cat", "dog")).save(path)
+        >>> ClassifierPredictions(rows, np.array([0, 1]), ("a.png", "b.png"), Head(names=("cat", "dog"))).save(path)
         >>> ClassifierPredictions.load(path).paths
         ('a.png', 'b.png')
     """
@@ -47,7 +48,7 @@ class ClassifierPredictions:
     logits: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
     paths: tuple[str, ...]
-    class_names: tuple[str, ...] | None = None
+    head: Head
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -58,26 +59,24 @@ class ClassifierPredictions:
             "labels": self.labels,
             "paths": np.frombuffer(text, np.uint8),
         }
-        known = {"class_names": self.class_names, "metadata": dict(self.metadata)}
-        described = {name: json.dumps(value) for name, value in known.items()}
+        described = {HEAD_KEY: self.head.to_json(), "metadata": json.dumps(dict(self.metadata))}
         write_safetensors(path, tensors, {"format": FORMAT, "schema": str(SCHEMA), **described})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassifierPredictions:
         """Read what `save` wrote; the logits are mapped, not read."""
-        stored = locate_array(path, "logits")
-        logits = np.memmap(path, stored.storage, "r", stored.offset or 0, stored.shape)
-        tensors, text = read_beside(path, {"logits": logits}, expected_format=FORMAT, schema=SCHEMA)
+        logits = locate_array(path, "logits").open()
+        tensors, text = read_safetensors(path, expected_format=FORMAT, schema=SCHEMA, leave=("logits",))
         try:
-            names, metadata = parse_json(text["class_names"]), parse_json(text["metadata"])
+            head, metadata = Head.from_json(text), parse_json(text["metadata"])
             paths, labels = tuple(parse_json(tensors["paths"].tobytes())), tensors["labels"]
             if not len(logits) == len(labels) == len(paths):
                 raise ValueError(f"it has {len(logits)} rows, {len(labels)} labels and {len(paths)} paths")
-            if names is not None and len(names) != logits.shape[1]:
-                raise ValueError(f"it has {len(names)} names for {logits.shape[1]} columns")
+            if head.num_columns != logits.shape[1]:
+                raise ValueError(f"its head has {head.num_columns} columns, its logits {logits.shape[1]}")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"`{path}` is not as `logn predict` writes it ({error}): predict again.") from error
-        return cls(logits, labels, paths, None if names is None else tuple(names), metadata)
+        return cls(logits, labels, paths, head, metadata)
 
 
 def is_classifier_file(source: Any) -> bool:
@@ -88,16 +87,6 @@ def is_classifier_file(source: Any) -> bool:
         (False, False)
     """
     return isinstance(source, str | os.PathLike) and Path(source).is_file() and format_of(source) == FORMAT
-
-
-def check_file(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Refuse, before any work, a path where the predictions of a classifier cannot be written."""
-    if Path(path).suffix != ".safetensors":
-        raise InputError(f"The predictions of a classifier are one file: `{path}` must end in .safetensors.")
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise InputError("The predictions of a classifier are one file: run one process, without torchrun.")
-    require_place(path)
-    check_new(path, overwrite=overwrite)
 
 
 def predict_classifier(
@@ -126,12 +115,17 @@ def predict_classifier(
     Returns:
         Number of images that were run.
     """
-    check_file(path, overwrite=overwrite)
+    if Path(path).suffix != ".safetensors":
+        raise InputError(f"The predictions of a classifier are one file: `{path}` must end in .safetensors.")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError("The predictions of a classifier are one file: run one process, without torchrun.")
+    require_place(path)
+    check_new(path, overwrite=overwrite)
     _ = model.traits  # refuses a model that does not say how its images are prepared
     head = model.head
-    if head.num_columns is None or head.num_stages > 1:
+    if head.num_columns is None or model.num_stages > 1:
         raise InputError(f"`{model.name}` has no one class layer: it is no image classifier.")
-    columns = data.columns(head.class_names, head.num_columns, f"`{model.name}`")[data.labels]
+    columns = data.columns(head.names, head.num_columns, f"`{model.name}`")[data.labels]
     kept = np.flatnonzero(columns >= 0)
     paths = data.image_paths()
     if len(kept) < len(paths):
@@ -141,13 +135,12 @@ def predict_classifier(
     files = ImageFiles([paths[index] for index in kept])
     logits = model.classify(files, batch, progress)
     readable = [index for index in kept if paths[index] not in files.unreadable]
-    known = {"activation": head.activation, "layer": head.layer, "fingerprint": fingerprint_of(model)}
     predictions = ClassifierPredictions(
         logits,
         columns[readable],
         tuple(os.path.relpath(paths[index], data.root) for index in readable),
-        head.class_names,
-        {**known, "data": data.source.name, **(metadata or {})},
+        head,
+        {"data": data.source.name, **(metadata or {})},
     )
     with atomic_path(path, overwrite=overwrite) as temporary:
         predictions.save(temporary)

@@ -19,7 +19,7 @@ from logn.errors import InputError
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.detections import Detections
 from logn.predictions.image_decoder import ImageDecoder, Method
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
@@ -33,7 +33,7 @@ _ENOUGH_LOGITS = 2_000_000_000
 
 
 def decode(
-    store: PredictionStore,
+    store: Predictions,
     transform: Method = None,
     settings: DecodeSettings | None = None,
     *,
@@ -59,7 +59,7 @@ def decode(
         >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
         ...     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]])
         ...     writer.append(17, Proposals(boxes, np.array([[1.0, -1.0], [0.0, -20.0]]), height=10, width=20))
-        >>> detections = decode(PredictionStore(folder))
+        >>> detections = decode(Predictions(folder))
         >>> detections.proposal.tolist(), detections.labels.tolist(), detections.scores.round(2).tolist()
         ([0, 0], [0, 1], [0.7300000190734863, 0.27000001072883606])
     """
@@ -67,7 +67,7 @@ def decode(
 
 
 def decode_many(
-    store: PredictionStore,
+    store: Predictions,
     transforms: Sequence[Method],
     settings: DecodeSettings | None = None,
     *,
@@ -97,7 +97,7 @@ def _same(detections: list[Detections]) -> list[Detections]:
 
 
 def decode_chunks(
-    store: PredictionStore,
+    store: Predictions,
     transforms: Sequence[Method],
     settings: DecodeSettings,
     finish: Finish[ResultT],
@@ -143,7 +143,7 @@ def decode_chunks(
 
 
 def _prepare(
-    store: PredictionStore, transforms: Sequence[Method], settings: DecodeSettings, finish: Finish[ResultT]
+    store: Predictions, transforms: Sequence[Method], settings: DecodeSettings, finish: Finish[ResultT]
 ) -> Callable[[range], ResultT]:
     decoder = ImageDecoder(store, transforms, settings)
     return lambda images: finish(decoder.decode(images))

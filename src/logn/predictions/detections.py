@@ -148,7 +148,7 @@ class DecodeSettings:
         Only how boxes suppress each other and become classes: the threshold and the limits say what is measured.
 
         Example:
-            >>> DecodeSettings(nms_iou=0.7).resolved(StoreHeader(num_columns=2)).nms
+            >>> DecodeSettings(nms_iou=0.7).resolved(StoreHeader(Head(2, activation="softmax"))).nms
             'class-wise'
         """
         said = header.postprocessing or Postprocessing()

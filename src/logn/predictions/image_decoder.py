@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions.detections import DecodeSettings, Detections
@@ -23,7 +22,7 @@ from logn.predictions.scores import (
     Transform,
     best_class_alone,
 )
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 Method = ClassAffine | Transform | None
 
@@ -87,12 +86,6 @@ class Candidates:
     min_box_size: float
     threshold: float
 
-    def all(self) -> SortedCandidates:
-        """Every candidate that suppression leaves."""
-        flat, scores = self._above(self.threshold)
-        kept = self.suppression.all(flat, scores, self.num_classes)
-        return sort_candidates(flat.take(kept), scores.take(kept), self.num_classes)
-
     def best(self, limit: int, guess: float) -> SortedCandidates:
         """The best candidates after suppression, at most `limit`.
 
@@ -141,15 +134,14 @@ class ImageDecoder:
         settings: Threshold, suppression and limits.
     """
 
-    def __init__(self, store: PredictionStore, transforms: Sequence[Method], settings: DecodeSettings) -> None:
+    def __init__(self, store: Predictions, transforms: Sequence[Method], settings: DecodeSettings) -> None:
         header = store.header
         self.store, self.transforms, self.settings = store, tuple(transforms), settings.resolved(header)
         #: How many classes detections may have.
         self.num_classes = header.num_classes
         self._postprocessing = header.postprocessing or Postprocessing()
-        self._functions = [ScoreFunction(transform, header) for transform in transforms]
-        foreground = foreground_columns(header.num_columns, header.background)
-        places = None if header.class_columns is None else header.columns - foreground.start
+        self._functions = [ScoreFunction(transform, header.head) for transform in transforms]
+        places = header.head.foreground - (header.head.background == 0) if header.head.unused else None
         self._framework_scores = FrameworkScores(self._postprocessing, bool(self.settings.multi_label), places)
         self._local = threading.local()
 
@@ -159,7 +151,6 @@ class ImageDecoder:
         for index in images:
             for of_method, kept in zip(parts, self._decode_image(index, self.store[index]), strict=True):
                 of_method.append(kept)
-        self.store.release(images.start, images.stop)
         return [Detections.concatenate(of_method) for of_method in parts]
 
     def _decode_image(self, index: int, proposals: Proposals) -> Iterator[Detections]:
@@ -172,7 +163,7 @@ class ImageDecoder:
         smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
         # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
         one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
-        limit = self.settings.max_detections
+        limit = self.settings.max_detections or proposals.logits.size
         for method, function in enumerate(self._functions):
             scores, threshold = self._framework_scores(function(image), image.factors, self.settings.score_threshold)
             if one_class_each:

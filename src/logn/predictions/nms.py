@@ -31,8 +31,6 @@ _MANY_PROPOSALS = 2048
 _BLOCK = 256
 # How many times the wanted candidates are looked at first, and by how much the part grows.
 _FIRST_PART = 4
-# Pairs of proposals and classes that are settled together in about the time of one pair of candidates.
-_BITS_PER_PAIR = 16
 
 
 class Boxes:
@@ -94,8 +92,6 @@ class Suppression:
         array([0, 2, 3])
         >>> Suppression("class-agnostic", boxes, 0.5).best(*candidates, limit=9)
         array([0, 3])
-        >>> Suppression("none", boxes, 0.5).all(np.array([7, 16]), np.array([0.5, 0.4], np.float32), num_classes=9)
-        array([0, 1])
     """
 
     def __init__(self, kind: str, boxes: Boxes, threshold: float) -> None:
@@ -119,21 +115,6 @@ class Suppression:
             if len(kept) >= limit or size >= len(proposals):
                 return kept[:limit]
             size *= _FIRST_PART
-
-    def all(self, flat: Indices, scores: Float32, num_classes: int) -> Indices:
-        """Positions that are kept without a limit, ascending.
-
-        The candidates are `proposal * num_classes + class`, ascending; ties: the first stands before.
-        """
-        if self._kind == "none":
-            return np.arange(len(flat))
-        proposals = flat // num_classes
-        labels = flat - proposals * num_classes
-        if self._looks_up and self._kind == "class-wise" and self._has_fewer_bits(labels):
-            return self._keep_all_classes(proposals, labels, scores)
-        order = descending_order(scores)
-        groups = np.zeros_like(labels) if self._kind == "class-agnostic" else labels[order]
-        return np.sort(order[self._keep_by_pairs(proposals[order], labels[order], groups)])
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -165,54 +146,15 @@ class Suppression:
         """Look at all pairs of candidates of one group at once."""
         # NumPy sorts 16 bits by counting.
         by_group = np.argsort(groups.astype(np.uint16) if groups.max(initial=0) < 2**16 else groups, kind="stable")
-        proposals, labels = proposals[by_group], labels[by_group]
+        boxes = self._boxes.at(proposals[by_group], labels[by_group])
         losing: list[tuple[Indices, Indices]] = [(np.empty(0, np.intp), np.empty(0, np.intp))]
-        boxes = None if self._looks_up else self._boxes.at(proposals, labels)
-        rows = proposals * len(self._boxes.boxes)
         for first, second in _pairs_in_groups(groups[by_group]):
-            if boxes is None:
-                overlapping = self._overlaps.reshape(-1).take(rows.take(first) + proposals.take(second))
-            else:
-                overlapping = box_iou(boxes[first], boxes[second]) > self._threshold
+            overlapping = box_iou(boxes[first], boxes[second]) > self._threshold
             losing.append((first[overlapping], second[overlapping]))
         winners, losers = (np.concatenate(column) for column in zip(*losing, strict=True))
         kept = np.empty(len(groups), dtype=bool)
         kept[by_group] = _settle(len(groups), winners, losers)
         return np.flatnonzero(kept)
-
-    @cached_property
-    def _overlapping(self) -> tuple[Indices, Indices]:
-        """Proposals that overlap: each pair in both directions, sorted by the first."""
-        number = max(len(self._overlaps), 1)
-        # Much faster than `numpy.nonzero`.
-        flat = np.flatnonzero(self._overlaps & ~np.eye(len(self._overlaps), dtype=bool))
-        return flat // number, flat % number
-
-    def _has_fewer_bits(self, labels: Indices) -> bool:
-        counts = np.bincount(labels)
-        return len(self._overlapping[0]) * len(counts) < _BITS_PER_PAIR * int((counts * (counts - 1)).sum()) // 2
-
-    def _keep_all_classes(self, proposals: Indices, labels: Indices, scores: Float32) -> Indices:
-        """Settle all classes together: the classes that a proposal is kept for, or loses in, are bits of its row."""
-        loser, winner = self._overlapping
-        if not len(loser):
-            return np.arange(len(proposals))
-        table = np.full((len(self._boxes.boxes), int(labels.max()) + 1), np.float32(-1))
-        table[proposals, labels] = scores
-        candidates = np.packbits(table >= 0, axis=1)
-        lost = np.empty((len(loser), candidates.shape[1]), np.uint8)
-        for pairs, wins in ((winner < loser, np.greater_equal), (winner > loser, np.greater)):
-            lost[pairs] = np.packbits(wins(table[winner[pairs]], table[loser[pairs]]), axis=1)
-        starts = np.flatnonzero(np.diff(loser, prepend=-1))
-        overlapping, kept = loser[starts], candidates
-        while True:  # as `_settle` does
-            settled = candidates.copy()
-            settled[overlapping] &= ~np.bitwise_or.reduceat(lost & kept[winner], starts, axis=0)
-            if np.array_equal(settled, kept):
-                break
-            kept = settled
-        alive = np.unpackbits(kept, axis=1).view(bool)
-        return np.flatnonzero(alive[proposals, labels])
 
 
 def _pairs_in_groups(groups: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[Indices, Indices]]:
@@ -244,16 +186,6 @@ def _settle(count: int, first: Indices, second: Indices) -> npt.NDArray[np.bool_
         if np.array_equal(settled, kept):
             return kept
         kept = settled
-
-
-def descending_order(scores: Float32) -> Indices:
-    """Positions of scores, which are not negative, from the highest to the lowest; ties: the first.
-
-    Example:
-        >>> descending_order(np.array([0.5, 0.9, 0.5], np.float32)).tolist()
-        [1, 0, 2]
-    """
-    return (descending_keys(scores, np.arange(len(scores))) & LOWER_HALF).astype(np.intp)
 
 
 def descending_keys(scores: Float32, places: Indices) -> npt.NDArray[np.uint64]:

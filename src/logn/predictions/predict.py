@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,44 +17,17 @@ from logn.data.dataset import ClassificationDataset, DetectionDataset, open_data
 from logn.data.masks import encode_mask
 from logn.errors import InputError, warn
 from logn.models.hints import Hints
-from logn.models.images import as_tensor
 from logn.models.open import detector, open_model
-from logn.models.opened import BATCH, fingerprint_of
+from logn.models.opened import BATCH, fingerprint_of, head_of, prepared
 from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
 from logn.predictions.classifier import predict_classifier
 from logn.predictions.detections import Detections
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
-
-
-class ImageSource(Protocol):
-    """What `predict` needs of a data set; `logn.data.dataset.DetectionDataset` has it all.
-
-    With `image_path(index)` too, a resumed run notices image files that were replaced under their names.
-    """
-
-    @property
-    def image_ids(self) -> npt.NDArray[np.int64]:
-        """The id of each image."""
-        ...
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The name of each foreground class."""
-        ...
-
-    @property
-    def category_ids(self) -> npt.NDArray[np.int64]:
-        """The id of each foreground class."""
-        ...
-
-    def read_image(self, index: int) -> npt.NDArray[np.uint8]:
-        """Image `index` as RGB of shape `(height, width, 3)`."""
-        ...
+from logn.predictions.store import HEADER_NAME, Predictions, PredictionWriter, StoreHeader
 
 
 def predict(
     model: Any,
-    data: str | os.PathLike[str] | ImageSource | ClassificationDataset,
+    data: str | os.PathLike[str] | DetectionDataset | ClassificationDataset,
     path: str | os.PathLike[str],
     *,
     images: str | os.PathLike[str] | None = None,
@@ -90,8 +63,8 @@ def predict(
             proposal. Other classes use the box of the top class. None keeps all: 21 MB per image for LVIS.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
         overwrite: Of a classifier: replace the file.
-        metadata: Kept in the header. Its `fingerprint` (of the weights) and `images` (of the data set) must be the
-            same when a store is continued; both are filled in if missing.
+        metadata: Kept in the header. Its `images` (of the data set) must be the same when a store is continued, as the
+            weights must be; it is filled in if missing.
         progress: Called with the number of images whenever some are done, including those of an earlier run.
         hints: Fields of `logn.Hints`, such as `like` and `class_names`.
 
@@ -108,7 +81,7 @@ def predict(
     if batch is not None and batch < 1:
         raise InputError(f"Expected `batch` to be at least 1, but got {batch}.")
     report = progress or (lambda count: None)
-    dataset: Any = open_dataset(data, images) if isinstance(data, str | os.PathLike) else data
+    dataset = open_dataset(data, images) if isinstance(data, str | os.PathLike) else data
     if isinstance(dataset, ClassificationDataset):
         opened = open_model(model, Hints(trust=trust, **hints))
         return predict_classifier(
@@ -119,58 +92,50 @@ def predict(
     is_named = isinstance(model, str | os.PathLike)
     source: Any = detector(model, trust=trust, **hints) if is_named or hints else model
     match = match_detector(source, dataset.class_names)
-    known = {"fingerprint": fingerprint_of(source), "images": getattr(dataset, "images_fingerprint", None)}
-    about = {**known, **(metadata or {})}
+    about = {"images": dataset.images_fingerprint, **(metadata or {})}
+    done = _images_done(path, source, dataset, about, dtype, boxes_per_proposal)
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     mine = range(rank, len(dataset.image_ids), world_size)
-    done = _images_done(path, dataset, mine, about, dtype, boxes_per_proposal)
     todo = [place for place in mine if int(dataset.image_ids[place]) not in done]
     report(len(mine) - len(todo))
 
-    def header(example: Proposals) -> StoreHeader:
-        made = _header_of(source, dataset, match, example, dtype, boxes_per_proposal, about)
-        if made.boxes_per_proposal is not None and rank == 0 and not done:
+    def start(example: Proposals) -> PredictionWriter:
+        header = _header_of(source, dataset, match, example, dtype, boxes_per_proposal, about)
+        if header.boxes_per_proposal is not None and rank == 0 and not done:
             warn(
-                f"Each proposal keeps the boxes of its {made.boxes_per_proposal} top-scoring classes of "
-                f"{made.num_classes:,} (in Python boxes_per_proposal=None keeps all)."
+                f"Each proposal keeps the boxes of its {header.boxes_per_proposal} top-scoring classes of "
+                f"{header.num_classes:,} (in Python boxes_per_proposal=None keeps all)."
             )
-        return made
+        return PredictionWriter(path, header)
 
-    _write(source, dataset, todo, path, header, part=rank, batch=batch or BATCH, report=report)
+    results = ((indices, source.propose(ready)) for indices, ready in _prepared(source, dataset, todo, batch or BATCH))
+    _write(results, dataset.image_ids, start, report)
     return len(todo)
 
 
 def _write(
-    source: ProposingDetector,
-    dataset: ImageSource,
-    todo: Sequence[int],
-    path: str | os.PathLike[str],
-    header: Callable[[Proposals], StoreHeader],
-    *,
-    part: int,
-    batch: int,
+    results: Iterator[tuple[Sequence[int], Sequence[Proposals]]],
+    image_ids: npt.NDArray[np.int64],
+    start: Callable[[Proposals], PredictionWriter],
     report: Callable[[int], object],
 ) -> None:
-    """Run some images and write them to one part of a store, while the model works on the next."""
+    """Write the proposals of images while the model works on the next."""
     writer: PredictionWriter | None = None
 
-    def write(indices: Sequence[int], found: Sequence[Proposals]) -> int:
-        for place, proposals in zip(indices, found, strict=True):
-            assert writer is not None  # noqa: S101 - it is made before the first call
-            writer.append(int(dataset.image_ids[place]), proposals, _picture_digest(dataset, place))
+    def write(writer: PredictionWriter, indices: Sequence[int], proposals: Sequence[Proposals]) -> int:
+        for index, of_image in zip(indices, proposals, strict=True):
+            writer.append(int(image_ids[index]), of_image)
         return len(indices)
 
-    writing = ThreadPoolExecutor(1)
-    waiting: Future[int] | None = None
     try:
-        for indices, ready in _prepared(source, dataset, todo, batch):
-            found = source.propose(ready)
-            writer = writer or PredictionWriter(path, header(found[0]), part=part)
+        with ThreadPoolExecutor(1) as writing:
+            waiting: Future[int] | None = None
+            for indices, proposals in results:
+                writer = writer or start(proposals[0])
+                report(waiting.result() if waiting else 0)
+                waiting = writing.submit(write, writer, indices, proposals)
             report(waiting.result() if waiting else 0)
-            waiting = writing.submit(write, indices, found)
-        report(waiting.result() if waiting else 0)
     finally:
-        writing.shutdown()
         if writer:
             writer.close()
 
@@ -201,67 +166,47 @@ def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> Cla
 
 def _images_done(
     path: str | os.PathLike[str],
-    dataset: ImageSource,
-    mine: range,
+    source: ProposingDetector,
+    dataset: DetectionDataset,
     metadata: Mapping[str, Any],
     dtype: str,
     boxes_per_proposal: int | None,
 ) -> frozenset[int]:
-    """The images that the store holds; a store of another model, other images or other settings is refused."""
-    if not any(Path(path).glob("part-*/header.json")):
+    """The images that are predicted already; predictions of another model, other images or settings are refused."""
+    if not (Path(path) / HEADER_NAME).is_file():
         return frozenset()
-    store = PredictionStore(path)
+    store = Predictions(path)
+    wanted = replace(
+        store.header,
+        head=replace(store.header.head, source=fingerprint_of(source)),
+        dtype=dtype,
+        boxes_per_proposal=boxes_per_proposal if store.header.class_boxes else None,
+        metadata=dict(metadata),
+    )
+    # Checked here, since complete predictions get no writer that would notice.
+    store.header.check_same(wanted, Path(path))
     done = frozenset(store.image_ids.tolist())
-    header = store.header
-    # Checked here, since a complete store gets no writer that would notice.
-    if header.dtype != dtype:
-        raise InputError(
-            f"`{path}` holds logits of dtype {header.dtype!r}, but `dtype` is {dtype!r}; use a new folder."
-        )
-    wanted = None if (boxes_per_proposal or store.num_classes) >= store.num_classes else boxes_per_proposal
-    if header.class_boxes and header.boxes_per_proposal != wanted:
-        raise InputError(
-            f"`{path}` has {header.boxes_per_proposal} as `boxes_per_proposal`, but got {wanted}; use a new folder."
-        )
-    for entry, what in (("fingerprint", "weights"), ("images", "images")):
-        ours, theirs = metadata.get(entry), header.metadata.get(entry)
-        if ours and theirs and ours != theirs:
-            raise InputError(f"`{path}` was predicted with other {what}; use a new folder.")
     strays = done - set(dataset.image_ids.tolist())
     if strays:
         raise InputError(f"`{path}` holds image {min(strays)}, which the data set does not have; use a new folder.")
-    pictures = store.pictures
-    for place in mine:
-        image_id = int(dataset.image_ids[place])
-        if image_id in pictures and _picture_digest(dataset, place) not in (0, pictures[image_id]):
-            raise InputError(
-                f"The file of image {image_id} has changed since `{path}` was predicted; use a new folder."
-            )
     return done
 
 
-def _picture_digest(dataset: ImageSource, place: int) -> int:
-    """CRC-32 of an image file; 0 if the data set does not say where it is."""
-    image_path = getattr(dataset, "image_path", None)
-    return 0 if image_path is None else zlib.crc32(Path(image_path(place)).read_bytes()) or 1
-
-
 def _prepared(
-    source: ProposingDetector, dataset: ImageSource, todo: Sequence[int], batch: int
+    source: ProposingDetector, dataset: DetectionDataset, todo: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Any]]]:
     """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
-    prepare: Callable[[npt.NDArray[np.uint8]], Any] = getattr(source, "prepare", as_tensor)
 
     def read(indices: Sequence[int]) -> list[Any]:
-        return [prepare(dataset.read_image(place)) for place in indices]
+        return prepared(source, [dataset.read_image(index) for index in indices])
 
     batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with ThreadPoolExecutor(1) as reader:
-        following = reader.submit(read, batches[0]) if batches else None
+        reading = [reader.submit(read, indices) for indices in batches[:1]]
         for number, indices in enumerate(batches):
-            ready = following.result() if following else []
-            following = reader.submit(read, batches[number + 1]) if number + 1 < len(batches) else None
-            yield indices, ready
+            images = reading.pop().result()
+            reading = [reader.submit(read, following) for following in batches[number + 1 : number + 2]]
+            yield indices, images
 
 
 # From the detections of several methods to the run-length encoded masks of each.
@@ -270,8 +215,8 @@ MaskMaker = Callable[[Sequence[Detections]], list[npt.NDArray[np.object_]]]
 
 def mask_maker(
     model: Any,
-    data: str | os.PathLike[str] | ImageSource,
-    store: PredictionStore,
+    data: str | os.PathLike[str] | DetectionDataset,
+    store: Predictions,
     *,
     progress: Callable[[int], object] | None = None,
 ) -> MaskMaker:
@@ -291,11 +236,11 @@ def mask_maker(
     name = type(getattr(source, "model", source)).__name__
     if masks is None:
         raise InputError(f"`masks` is {name}, which has no mask head; leave it out to measure boxes alone.")
-    if fingerprint_of(source) != store.header.metadata.get("fingerprint"):
+    if fingerprint_of(source) != store.header.head.source:
         raise InputError(
             f"`masks` is {name} with other weights than those that `{store.path}` was predicted with; pass that model."
         )
-    dataset: ImageSource = DetectionDataset(data) if isinstance(data, str | os.PathLike) else data
+    dataset: DetectionDataset = DetectionDataset(data) if isinstance(data, str | os.PathLike) else data
     place_of = {image_id: place for place, image_id in enumerate(dataset.image_ids.tolist())}
     missing = [image_id for image_id in store.image_ids.tolist() if image_id not in place_of]
     if missing:
@@ -341,7 +286,7 @@ def distinct_detections(methods: Sequence[Detections]) -> tuple[Detections, list
 
 def _header_of(
     source: ProposingDetector,
-    dataset: ImageSource,
+    dataset: DetectionDataset,
     match: ClassMatch,
     example: Proposals,
     dtype: str,
@@ -351,17 +296,12 @@ def _header_of(
     """The header of a store of this detector's proposals, from those of one image."""
     has_class_boxes = example.boxes.ndim == 3
     return StoreHeader(
-        num_columns=example.num_columns,
-        background=source.background,
-        activation=source.activation,
+        head_of(source, example, match.model_names),
         class_boxes=has_class_boxes,
         dtype=dtype,
-        class_names=match.model_names,
         category_ids=tuple(int(number) for number in dataset.category_ids) or None if match.identical else None,
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
-        objectness=example.objectness is not None,
-        class_columns=getattr(source, "class_columns", None),
         postprocessing=getattr(source, "postprocessing", None),
         boxes_per_proposal=boxes_per_proposal if has_class_boxes else None,
     )

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns, widen
+from logn.base.arrays import widen
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
-from logn.predictions.store import StoreHeader
+from logn.statistics.head import Head, foreground_columns
 
 Float32 = npt.NDArray[np.float32]
 Transform = Callable[[Any], Any]
@@ -123,24 +123,24 @@ class ScoreFunction:
 
     Args:
         transform: A `ClassAffine`, a callable from float32 logits `(N, C)` to new ones, or None for no change.
-        header: Of the store: columns, background and activation.
+        head: What the logits are.
 
     Example:
         >>> image = ImageLogits(Proposals([[0, 0, 9, 9]], [[0.0, 0.0, 5.0]], height=9, width=9), Postprocessing())
-        >>> ScoreFunction(None, StoreHeader(num_columns=3))(image).round(3)
+        >>> ScoreFunction(None, Head(3, activation="softmax"))(image).round(3)
         array([[0.007, 0.007, 0.987]], dtype=float32)
     """
 
-    def __init__(self, transform: ClassAffine | Transform | None, header: StoreHeader) -> None:
-        self._is_softmax = header.activation == "softmax"
-        self._foreground = foreground_columns(header.num_columns, header.background)
+    def __init__(self, transform: ClassAffine | Transform | None, head: Head) -> None:
+        self._is_softmax = head.activation == "softmax"
+        self._foreground = foreground_columns(head.width, head.background)
         self._map: Transform | None = None
         self._weights: Float32 | None = None
         if isinstance(transform, ClassAffine):
-            if transform.num_columns != header.num_columns:
+            if transform.num_columns != head.width:
                 raise InputError(
                     f"The map {transform.method!r} has {transform.num_columns} columns, but the predictions have "
-                    f"{header.num_columns}. Fit it from statistics of this model."
+                    f"{head.width}. Fit it from statistics of this model."
                 )
             self._take_affine(transform)
         elif transform is not None:

@@ -1,41 +1,43 @@
-"""PredictionStore: the proposals of a data set on disk with all logits; PredictionWriter appends to it.
+"""Predictions: the proposals of a data set on disk with all logits; PredictionWriter adds to them.
 
-A store has one folder per writing process, `part-00000` and so on, with a header, an index and one file per array.
-The rows of an image are written and flushed before its index record, so a kill at any moment loses no finished image.
-`docs/reference/file-formats.md` specifies the bytes.
+A folder holds `header.json` and shards, safetensors files of some images each. A shard gets its name when it is whole
+and is never changed, so a kill at any moment loses only images that have none yet, and processes need no lock.
+`docs/reference/file-formats.md` specifies the files.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-import mmap
+import hashlib
 import os
-import sys
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from operator import index
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
-from logn.base.arrays import ACTIVATIONS, check_background, foreground_columns
-from logn.base.files import write_text
-from logn.base.strict_json import parse_json, take_checksum, with_checksum
+from logn.base.files import atomic_path, write_text
 from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
+from logn.statistics.head import Head
 
-FILE_FORMAT = "logn.predictions"
-FILE_SCHEMA = 5
-Layout = tuple[np.dtype[Any], tuple[int, ...]]
-HEADER_NAME, INDEX_NAME = "header.json", "index.bin"
-# One record per image, written after the rows it describes. `picture` is a digest of the image file, 0 if unknown.
-# `record_crc` covers the bytes before it.
-_WORDS = ("rows", "height", "width", "picture", "rows_crc", "record_crc")
-RECORD = np.dtype([("image_id", "<i8"), ("first_row", "<i8"), *((name, "<u4") for name in _WORDS)])
+FILE_FORMAT, FILE_SCHEMA = "logn.predictions", 7
+HEADER_NAME = "header.json"
+# A shard is written when it has so many images or bytes: what a kill loses, and what a writer keeps in memory.
+SHARD_IMAGES, SHARD_BYTES = 32, 16_000_000
+
+
+class _HeaderFile(msgspec.Struct):
+    """`header.json`."""
+
+    format: str = ""
+    schema: int = 0
+    header: msgspec.Raw = msgspec.Raw()
 
 
 @dataclass(frozen=True)
@@ -43,279 +45,191 @@ class StoreHeader:
     """What holds for all images of a prediction store.
 
     Args:
-        num_columns: Columns of the logits, including the background.
-        background: Background column: None, 0 or -1.
-        activation: What follows the logits: "softmax" or "sigmoid".
+        head: What the logits are: its number of columns and its activation are known.
         class_boxes: Whether each foreground class has its own box per proposal.
         dtype: "float16" or "float32", of the logits.
-        class_names: Names of the foreground classes, in order.
-        category_ids: Their ids in the annotation file, in order.
+        category_ids: Ids of the foreground classes in the annotation file, in order.
         num_images: Images of the finished store, if known.
         metadata: Anything else JSON can hold: the model, the data.
-        objectness: Whether each proposal has an objectness logit.
-        class_columns: Column of each foreground class. None for all columns but the background, in order.
         postprocessing: How the model's framework makes detections of these proposals; None if unknown.
         boxes_per_proposal: With `class_boxes`, keep the boxes of this many top-scoring classes of each proposal; a
             class without a box uses that of the top class. None keeps all.
 
     Example:
-        >>> StoreHeader(num_columns=4, background=0).num_classes
+        >>> StoreHeader(Head(4, background=0, activation="softmax")).num_classes
         3
     """
 
-    num_columns: int
-    background: int | None = None
-    activation: str = "softmax"
+    head: Head
     class_boxes: bool = False
     dtype: str = "float16"
-    class_names: tuple[str, ...] | None = None
     category_ids: tuple[int, ...] | None = None
     num_images: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    objectness: bool = False
-    class_columns: tuple[int, ...] | None = None
     postprocessing: Postprocessing | None = None
     boxes_per_proposal: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", check_background(self.background))
-        self._check_values()
-        self._take_columns()
-        self._take_entries("class_names", "name", str)
-        self._take_entries("category_ids", "whole number", index)
+        if self.head.activation is None or self.head.num_classes < 1:
+            raise InputError(
+                f"Expected `head` to say its `activation`, `num_columns` and a class, but got {self.head!r}."
+            )
+        if self.dtype not in ("float16", "float32"):
+            raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
+        if self.num_images is not None and self.num_images < 0:
+            raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
+        if self.category_ids is not None:
+            ids = tuple(map(index, self.category_ids))  # of a list or an array
+            object.__setattr__(self, "category_ids", ids)
+            if len(ids) != self.num_classes:
+                raise InputError(
+                    f"Expected `category_ids` to have one entry for each of the {self.num_classes} foreground classes, "
+                    f"but got {len(ids)}."
+                )
         kept = self.boxes_per_proposal
-        if kept is not None and (not isinstance(kept, int) or kept < 1 or not self.class_boxes):
+        if kept is not None and (kept < 1 or not self.class_boxes):
             raise InputError(f"Expected `boxes_per_proposal` of 1 or more, with `class_boxes` only, but got {kept!r}.")
         if kept is not None and kept >= self.num_classes:
             object.__setattr__(self, "boxes_per_proposal", None)
 
-    def _check_values(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f'Expected `activation` to be "softmax" or "sigmoid", but got {self.activation!r}.')
-        if self.dtype not in ("float16", "float32"):
-            raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
-        if not isinstance(self.num_columns, int) or self.num_columns - (self.background is not None) < 1:
-            raise InputError(f"Expected `num_columns` to leave a foreground class, but got {self.num_columns!r}.")
-        if self.num_images is not None and (not isinstance(self.num_images, int) or self.num_images < 0):
-            raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
-        if not isinstance(self.metadata, Mapping):
-            raise InputError(f"Expected `metadata` to be a mapping, but got {self.metadata!r}.")
-        if self.postprocessing is not None and not isinstance(self.postprocessing, Postprocessing):
-            raise InputError(f"Expected `postprocessing` to be a Postprocessing, but got {self.postprocessing!r}.")
-
-    def _take_entries(self, name: str, what: str, convert: Callable[[Any], object]) -> None:
-        """Turn a list, array or tensor into a tuple that JSON can hold."""
-        values = getattr(self, name)
-        if values is None:
-            return
-        try:
-            entries = tuple(convert(value) for value in values)
-        except TypeError:
-            raise InputError(f"Expected `{name}` to list a {what} for each class, but got {_brief(values)}.") from None
-        if len(entries) != self.num_classes:
-            raise InputError(
-                f"Expected `{name}` to have one entry for each of the {self.num_classes} foreground classes, but got "
-                f"{len(entries)}."
-            )
-        object.__setattr__(self, name, entries)
-
-    def _take_columns(self) -> None:
-        """Check that each class has its own foreground column; the plain order becomes None."""
-        if self.class_columns is None:
-            return
-        plain = range(self.num_columns)[foreground_columns(self.num_columns, self.background)]
-        columns = tuple(map(index, self.class_columns))
-        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(plain):
-            raise InputError(
-                f"Expected `class_columns` to name a foreground column of the {self.num_columns} for each class, each "
-                f"once, but got {_brief(columns)}."
-            )
-        object.__setattr__(self, "class_columns", None if columns == tuple(plain) else columns)
-
     @property
     def num_classes(self) -> int:
         """Number of foreground classes."""
-        return len(self.class_columns or ()) or self.num_columns - (self.background is not None)
+        return self.head.num_classes
 
     @property
-    def columns(self) -> npt.NDArray[np.intp]:
-        """The column of the logits of each foreground class."""
-        if self.class_columns is not None:
-            return np.array(self.class_columns, np.intp)
-        return np.arange(self.num_columns)[foreground_columns(self.num_columns, self.background)]
+    def class_names(self) -> tuple[str, ...] | None:
+        """Their names, in order."""
+        return self.head.class_names
 
     @property
-    def arrays(self) -> dict[str, Layout]:
-        """Each array with a row per proposal: its dtype and the shape of a row."""
-        logits = np.dtype(np.dtype(self.dtype).newbyteorder("<").str)
-        kept = self.boxes_per_proposal
-        box = (kept or self.num_classes, 4) if self.class_boxes else (4,)
-        arrays: dict[str, Layout] = {"logits": (logits, (self.num_columns,)), "boxes": (np.dtype("<f4"), box)}
-        if self.objectness:
-            arrays["objectness"] = (logits, ())
-        if kept is not None:
-            arrays["box_classes"] = (np.dtype("<u2"), (kept,))
-        return arrays
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays of a shard with a row per proposal."""
+        with_objectness = ("objectness",) if self.head.objectness else ()
+        with_classes = ("box_classes",) if self.boxes_per_proposal is not None else ()
+        return ("logits", "boxes", *with_objectness, *with_classes)
 
     @property
-    def row_bytes(self) -> dict[str, int]:
-        """Bytes per proposal of each array."""
-        return {name: dtype.itemsize * int(np.prod(shape)) for name, (dtype, shape) in self.arrays.items()}
+    def settings(self) -> dict[str, Any]:
+        """What decides what the shards hold: all but the number of images and the notes."""
+        own = {name: value for name, value in asdict(self).items() if name not in ("head", "num_images", "metadata")}
+        return {**asdict(self.head), **own}
+
+    @property
+    def digest(self) -> str:
+        """Digest of the settings."""
+        return hashlib.sha256(msgspec.json.encode(self.settings)).hexdigest()[:16]
 
     def write(self, folder: Path) -> None:
-        """Write the header of the part in `folder`, atomically."""
-        content = with_checksum({"format": FILE_FORMAT, "schema": FILE_SCHEMA, **asdict(self)})
-        write_text(folder / HEADER_NAME, json.dumps(content, indent=1) + "\n")
+        """Write the header of the predictions in `folder`, atomically."""
+        content = msgspec.json.encode({"format": FILE_FORMAT, "schema": FILE_SCHEMA, "header": self})
+        write_text(folder / HEADER_NAME, msgspec.json.format(content, indent=1).decode() + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> StoreHeader:
-        """Read the header of the part in `folder`."""
+        """Read the header of the predictions in `folder`."""
         path = folder / HEADER_NAME
+        if not path.is_file():
+            raise InputError(f"`{folder}` holds no predictions of a detector: it has no `{HEADER_NAME}`.")
         try:
-            content = parse_json(path.read_bytes())
+            file = msgspec.json.decode(path.read_bytes(), type=_HeaderFile)
+            if file.format != FILE_FORMAT:
+                raise InputError(f"its format is {file.format!r}")
+            if file.schema != FILE_SCHEMA:
+                raise InputError(f"it has schema {file.schema}, but this version reads {FILE_SCHEMA}: predict again")
+            return msgspec.json.decode(file.header, type=cls)
         except (OSError, ValueError) as error:
-            raise InputError(f"`{path}` is not the header of a prediction store: {error}.") from error
-        is_intact = isinstance(content, dict) and take_checksum(content)
-        if not isinstance(content, dict) or content.pop("format", None) != FILE_FORMAT:
-            raise InputError(f"`{path}` is not the header of a prediction store: its format is not {FILE_FORMAT!r}.")
-        schema = content.pop("schema", None)
-        if schema != FILE_SCHEMA:
-            raise InputError(f"`{path}` has schema {schema}, but this version reads {FILE_SCHEMA}; predict again.")
-        try:
-            if content.get("postprocessing") is not None:
-                content["postprocessing"] = Postprocessing(**content["postprocessing"])
-            header = cls(**content)
-        except (TypeError, InputError) as error:
-            reason = str(error).rstrip(".")
-            raise InputError(f"`{path}` is not the header of a prediction store: {reason}.") from error
-        if not is_intact:
-            raise _damage(f"`{path}`", folder)
-        return header
+            raise InputError(f"`{path}` is not the header of predictions: {str(error).rstrip('.')}.") from error
 
-
-def _check_same(first: StoreHeader, second: StoreHeader, path: Path) -> None:
-    """Refuse a part in `path` whose header, the second, differs from the first."""
-    for name, value in asdict(first).items():
-        other = asdict(second)[name]
-        if name not in ("num_images", "metadata") and other != value:
-            raise InputError(
-                f"`{path}` has {name} {_brief(other)} where others have {_brief(value)}; use a new folder."
-            )
-    ours, theirs = (header.metadata.get("fingerprint") for header in (first, second))
-    if ours and theirs and ours != theirs:
-        raise InputError(f"`{path}` was predicted with other weights than the other parts; use a new folder.")
-
-
-def _damage(what: str, folder: Path) -> InputError:
-    return InputError(f"{what} is damaged; remove the folder `{folder}` and predict its images again.")
+    def check_same(self, other: StoreHeader, path: Path) -> None:
+        """Refuse to continue the predictions in `path`, whose header this is, under another one."""
+        settings, others = (header.settings | {"images": header.metadata.get("images")} for header in (self, other))
+        for name, value in settings.items():
+            is_unknown = name in ("source", "images") and None in (value, others[name])
+            if value != others[name] and not is_unknown:
+                what = "weights" if name == "source" else name
+                differing = f"{_brief(value)}, not {_brief(others[name])}"
+                raise InputError(f"`{path}` was predicted with other {what} ({differing}); use a new folder.")
 
 
 def _brief(value: Any) -> str:
     return text if len(text := repr(value)) < 80 else text[:77] + "…"
 
 
-def _checksum(arrays: Mapping[str, npt.NDArray[Any]], header: StoreHeader) -> int:
-    """CRC-32 of the rows of an image, array after array."""
-    total = 0
-    for name in header.arrays:
-        if arrays[name].size:
-            total = zlib.crc32(np.ascontiguousarray(arrays[name]).data.cast("B"), total)
-    return total
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """Where the proposals of images are: the file and the rows in it, with the size of each image."""
+
+    ids: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    shard: npt.NDArray[np.intp]
+    first: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+
+    def take(self, positions: npt.NDArray[np.intp]) -> _Images:
+        return _Images(*(getattr(self, name)[positions] for name in self.__dataclass_fields__))
 
 
-def _read_index(folder: Path, header: StoreHeader) -> npt.NDArray[Any]:
-    """Records of the complete images, in the order of writing.
+class Predictions:
+    """The proposals of many images on disk, read image by image; images are sorted by id.
 
-    A record that is cut off, and records whose rows are not all there, are left out: a kill or a partial copy leaves
-    such a tail. A whole record that is damaged is refused.
-    """
-    path = folder / INDEX_NAME
-    content = path.read_bytes() if path.exists() else b""
-    records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
-    for number, record in enumerate(records):
-        if zlib.crc32(record.tobytes()[:-4]) != record["record_crc"]:
-            raise _damage(f"In `{path}`, record {number + 1} of {len(records)}", folder)
-    ends = np.cumsum(records["rows"], dtype=np.int64)
-    if not np.array_equal(ends - records["rows"], records["first_row"]):
-        raise InputError(f"In `{path}`, the rows do not follow each other; remove `{folder}` and predict again.")
-    present = min(_file_size(folder / f"{name}.bin") // size for name, size in header.row_bytes.items())
-    return records[: int(np.searchsorted(ends, present, side="right"))]
-
-
-def _file_size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-class PredictionStore:
-    """The proposals of many images, one read-only view per image; images are sorted by id.
-
-    A store whose writing was cut short opens with the images that are complete. Parts of several processes are read
-    as one; an image that two parts hold with the same content counts once.
+    Predictions whose writing was cut short open with the images that are there, and those of several processes are one.
+    An image that two processes wrote with the same content counts once.
 
     Args:
-        path: Folder of the store, as `logn predict` or `PredictionWriter` made it.
+        path: Folder that `logn predict` or `PredictionWriter` made.
 
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
-        >>> with PredictionWriter(folder, StoreHeader(num_columns=3, background=-1)) as writer:
+        >>> with PredictionWriter(folder, StoreHeader(Head(3, background=-1, activation="softmax"))) as writer:
         ...     writer.append(17, Proposals(np.zeros((2, 4)), np.ones((2, 3)), height=10, width=20))
-        >>> store = PredictionStore(folder)
-        >>> len(store), store.image_ids.tolist(), store[0].logits.dtype
+        >>> predictions = Predictions(folder)
+        >>> len(predictions), predictions.image_ids.tolist(), predictions[0].logits.dtype
         (1, [17], dtype('float16'))
-        >>> store.missing([17, 18]).tolist()
+        >>> predictions.missing([17, 18]).tolist()
         [18]
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        # A part without header and index: its writer was stopped before the first byte.
-        parts = sorted(self.path.glob("part-*"))
-        folders = [part for part in parts if (part / HEADER_NAME).exists() or _file_size(part / INDEX_NAME)]
-        if not folders:
-            raise InputError(f"`{path}` is not a prediction store: it holds no `part-00000`. `logn predict` makes one.")
-        self._folders = tuple(folders)
-        self._parts = [_Part(folder) for folder in folders]
-        self.header = self._parts[0].header
-        for part, folder in zip(self._parts, folders, strict=True):
-            _check_same(self.header, part.header, folder)
-        part_of = np.repeat(np.arange(len(self._parts)), [len(part.records) for part in self._parts])
-        records = np.concatenate([part.records for part in self._parts])
-        order = _sorted_without_repeats(records, self.path)
-        self._part_of, self._records = part_of[order], records[order]
-        self._is_verified = np.zeros(len(order), bool)
+        self.header = StoreHeader.read(self.path)
+        self._shards = sorted(self.path.glob("*.safetensors"))
+        tables = [_read_table(shard, number, self.header.digest) for number, shard in enumerate(self._shards)]
+        columns = zip(*([_NO_IMAGES, *tables]), strict=True)
+        self._images = _Images(*(np.concatenate(column) for column in columns))
+        self._images = self._images.take(self._sorted_without_repeats())
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process, which maps the same files."""
-        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._parts = [_Part(folder) for folder in self._folders]
+    def _sorted_without_repeats(self) -> npt.NDArray[np.intp]:
+        """Order of the images by id; an exact repeat is left out, a differing one refused."""
+        order = np.argsort(self._images.ids, kind="stable")
+        ids = self._images.ids[order]
+        repeats = np.flatnonzero(ids[1:] == ids[:-1]) + 1
+        for position in repeats:
+            earlier, later = vars(self[order[position - 1]]), vars(self[order[position]])
+            if not all(np.array_equal(earlier[name], later[name]) for name in earlier):
+                raise InputError(
+                    f"`{self.path}` holds image {ids[position]} twice, with different proposals; use a new folder."
+                )
+        return np.delete(order, repeats)
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._images.ids)
 
     @property
     def image_ids(self) -> npt.NDArray[np.int64]:
         """The id of each image, ascending."""
-        return self._records["image_id"].astype(np.int64)
-
-    @property
-    def pictures(self) -> dict[int, int]:
-        """Digest of the image file of each image, by image id, where known."""
-        known = self._records[self._records["picture"] > 0]
-        return dict(zip(known["image_id"].tolist(), known["picture"].tolist(), strict=True))
+        return self._images.ids
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """`(I, 2)` height and width of each image."""
-        return np.stack([self._records[name] for name in ("height", "width")], axis=1).astype(np.int64)
+        return self._images.sizes
 
     @property
     def num_columns(self) -> int:
         """Number of columns of the logits."""
-        return self.header.num_columns
+        return self.header.head.width
 
     @property
     def num_classes(self) -> int:
@@ -325,7 +239,7 @@ class PredictionStore:
     @property
     def num_proposals(self) -> int:
         """Number of proposals in all images."""
-        return int(self._records["rows"].sum(dtype=np.int64))
+        return int(self._images.rows.sum())
 
     @property
     def is_complete(self) -> bool:
@@ -337,47 +251,50 @@ class PredictionStore:
         return np.setdiff1d(np.asarray(image_ids, np.int64), self.image_ids)
 
     def __getitem__(self, index: int) -> Proposals:
-        """The proposals of one image, as views on the files; rows that changed since writing are refused."""
+        """The proposals of one image."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected `index` to be below {len(self)}, but got {index}.")
-        record, part = self._records[index], self._parts[self._part_of[index]]
-        rows = slice(int(record["first_row"]), int(record["first_row"]) + int(record["rows"]))
-        arrays = {name: array[rows] for name, array in part.arrays.items()}
-        if not self._is_verified[index]:
-            if _checksum(arrays, self.header) != record["rows_crc"]:
-                raise _damage(f"In `{self.path}`, image {record['image_id']}", self._folders[self._part_of[index]])
-            self._is_verified[index] = True
-        return Proposals(height=int(record["height"]), width=int(record["width"]), **arrays)
+        images = self._images
+        first, count = int(images.first[index]), int(images.rows[index])
+        height, width = images.sizes[index].tolist()
+        with safe_open(self._shards[images.shard[index]], framework="numpy") as shard:
+            # safetensors has no slice without rows at the end of an array.
+            arrays = {
+                name: shard.get_slice(name)[first : first + count] if count else shard.get_tensor(name)[:0]
+                for name in self.header.arrays
+            }
+        return Proposals(height=height, width=width, **arrays)
 
     def __iter__(self) -> Iterator[Proposals]:
-        """All images in order, in bounded memory: pages that were read are released."""
-        for position in range(len(self)):
-            yield self[position]
-            self.release(position, position + 1)
+        """All images in order."""
+        return map(self.__getitem__, range(len(self)))
 
-    def release(self, start: int, stop: int) -> None:
-        """Give the memory of images `start` to `stop - 1` back to the system; views on them stay valid."""
-        for position in range(start, min(stop, len(self))):
-            record, part = self._records[position], self._parts[self._part_of[position]]
-            for name, size in self.header.row_bytes.items():
-                part.maps[name].release(int(record["first_row"]) * size, int(record["rows"]) * size)
-
-    def part(self, rows: npt.NDArray[np.intp]) -> PredictionStore:
-        """A store of some of the images, by position, in that order."""
+    def part(self, rows: npt.NDArray[np.intp]) -> Predictions:
+        """Some of the images, by position, in that order."""
         chosen = copy.copy(self)
-        chosen._part_of, chosen._records = self._part_of[rows], self._records[rows]
-        chosen._is_verified = self._is_verified[rows]
+        chosen._images = self._images.take(rows)
         return chosen
 
-    def verify(self) -> None:
-        """Read every row and refuse a store whose bytes changed since they were written."""
-        self._is_verified[:] = False
-        for _ in self:  # reading an image verifies it
-            pass
+
+_Table = tuple[npt.NDArray[np.int64], ...]
+_NO_IMAGES: _Table = (np.empty(0, np.int64), np.empty((0, 2), np.int64), *[np.empty(0, np.int64)] * 3)
+
+
+def _read_table(path: Path, number: int, digest: str) -> _Table:
+    """The images of a shard, as `_Images` has them; a damaged shard and one of other predictions are refused."""
+    try:
+        with safe_open(path, framework="numpy") as shard:
+            ids, sizes, rows = (shard.get_tensor(name) for name in ("image_ids", "sizes", "rows"))
+            header = (shard.metadata() or {}).get("header")
+    except SafetensorError as error:
+        raise InputError(f"`{path}` is damaged ({error}); delete it and predict again.") from error
+    if header != digest:
+        raise InputError(f"`{path}` belongs to other predictions than the `{HEADER_NAME}` beside it; use a new folder.")
+    return ids, sizes, np.full(len(ids), number), np.cumsum(rows) - rows, rows
 
 
 def is_store(source: Any) -> bool:
-    """Whether `source` is a store or a path that is not a file of logits.
+    """Whether `source` is predictions of a detector, or a path that is not a file of logits.
 
     Example:
         >>> is_store("predictions"), is_store([[0.5, 1.0]])
@@ -385,168 +302,89 @@ def is_store(source: Any) -> bool:
     """
     if isinstance(source, str | os.PathLike):
         return not Path(source).is_file()
-    return isinstance(source, PredictionStore)
-
-
-# How far around a page that is read Linux maps others.
-_MAPPED_AROUND = 64 * 1024
-
-
-class _MappedFile:
-    """A read-only map of a file; None for no rows."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._map: mmap.mmap | None = None
-        if path is not None:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def rows(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        count = int(np.prod(shape))
-        return np.empty(shape, dtype) if self._map is None else np.frombuffer(self._map, dtype, count).reshape(shape)
-
-    def release(self, start: int, length: int) -> None:
-        if self._map is None or not length or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        # Pages around those that are read get mapped too: they may belong to images that another process decodes.
-        first = max(start - _MAPPED_AROUND, 0) // mmap.PAGESIZE * mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, first, start + length + _MAPPED_AROUND - first)
-
-
-class _Part:
-    """One folder of a store, mapped."""
-
-    def __init__(self, folder: Path) -> None:
-        self.header = StoreHeader.read(folder)
-        self.records = _read_index(folder, self.header)
-        rows = int(self.records["rows"].sum(dtype=np.int64))
-        # A part whose first image was never finished may lack its files.
-        self.maps = {name: _MappedFile(folder / f"{name}.bin" if rows else None) for name in self.header.arrays}
-        layouts = self.header.arrays.items()
-        self.arrays = {name: self.maps[name].rows(dtype, (rows, *shape)) for name, (dtype, shape) in layouts}
-
-
-def _sorted_without_repeats(records: npt.NDArray[Any], path: Path) -> npt.NDArray[np.intp]:
-    """Order of the records by image id; an exact repeat is left out, a differing one refused."""
-    order = np.argsort(records["image_id"], kind="stable")
-    ids = records["image_id"][order]
-    repeat = np.flatnonzero(ids[1:] == ids[:-1]) + 1
-    content = ["rows", "height", "width", "rows_crc"]
-    for position in repeat:
-        if records[order[position]][content] != records[order[position - 1]][content]:
-            raise InputError(f"`{path}` holds image {ids[position]} twice, with different proposals; use a new folder.")
-    return np.delete(order, repeat)
+    return isinstance(source, Predictions)
 
 
 class PredictionWriter:
-    """Appends images to one part of a prediction store; an existing part is continued.
-
-    The part is locked while the writer is open: a second writer is refused.
+    """Adds images to the predictions in a folder, which may hold some.
 
     Args:
-        path: Folder of the store; it is created if missing.
-        header: What holds for all images. An existing part must have the same.
-        part: Number of the part: the rank of the process under torchrun, else 0.
+        path: The folder; it is created if missing.
+        header: What holds for all images. Predictions that are there must have the same.
 
     Example:
         >>> import tempfile
-        >>> header = StoreHeader(num_columns=3, background=-1, activation="softmax")
+        >>> header = StoreHeader(Head(3, background=-1, activation="softmax"))
         >>> with PredictionWriter(tempfile.mkdtemp(), header) as writer:
         ...     writer.append(17, Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=10, width=20))
         ...     17 in writer.image_ids
         True
     """
 
-    def __init__(self, path: str | os.PathLike[str], header: StoreHeader, *, part: int = 0) -> None:
-        self.header = header
-        self._has_warned = False
-        self._folder = Path(path) / f"part-{part:05d}"
+    def __init__(self, path: str | os.PathLike[str], header: StoreHeader) -> None:
+        self._folder = Path(path)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self._folder)
-        try:
-            self._open_files()
-        except BaseException:
-            self._lock.close()
-            raise
-
-    def _open_files(self) -> None:
-        if (self._folder / HEADER_NAME).exists():
-            _check_same(self.header, StoreHeader.read(self._folder), self._folder)
-        else:
-            self.header.write(self._folder)
-        records = _read_index(self._folder, self.header)
-        self._next_row = int(records["rows"].sum(dtype=np.int64))
-        self._done = set(records["image_id"].tolist())
-        sizes = self.header.row_bytes
-        self._files = {name: self._open(f"{name}.bin", self._next_row * size) for name, size in sizes.items()}
-        self._index = self._open(INDEX_NAME, len(records) * RECORD.itemsize)
-
-    def _open(self, name: str, size: int) -> BinaryIO:
-        """Open a file for appending after its first `size` bytes; the rest is left over from a killed run."""
-        path = self._folder / name
-        if _file_size(path) > size:
-            os.truncate(path, size)
-        return path.open("ab")
+        if not (self._folder / HEADER_NAME).exists():
+            header.write(self._folder)
+        #: As it is stored: another process may have been first.
+        self.header = StoreHeader.read(self._folder)
+        self.header.check_same(header, self._folder)
+        self._done = set(Predictions(self._folder).image_ids.tolist())
+        self._waiting: dict[int, dict[str, npt.NDArray[Any]]] = {}
+        self._waiting_bytes = 0
+        self._has_warned = False
 
     @property
     def image_ids(self) -> frozenset[int]:
-        """The images that this part holds already."""
+        """The images that are there already."""
         return frozenset(self._done)
 
-    def append(self, image_id: int, proposals: Proposals, picture: int = 0) -> None:
-        """Write the proposals of one image; infinite logits become the largest finite number of the dtype.
-
-        `picture` is a digest of the image file, by which a later run notices a replaced file; 0 for none.
-        """
+    def append(self, image_id: int, proposals: Proposals) -> None:
+        """Add the proposals of one image; infinite logits become the largest finite number of the dtype."""
         kinds = f"{type(image_id).__name__} and {type(proposals).__name__}"
-        if not (isinstance(image_id, int | np.integer) and kinds.endswith(" Proposals")):
+        if not (isinstance(image_id, int | np.integer) and isinstance(proposals, Proposals)):
             raise InputError(f"Expected an image id (a whole number) and its Proposals, but got {kinds}.")
         if int(image_id) in self._done:
             raise InputError(f"`{self._folder}` has image {image_id} already; append each image once.")
         arrays = self._arrays(image_id, proposals)
-        for name, file in self._files.items():
-            file.write(arrays[name].tobytes())
-            file.flush()
-        record = np.zeros((), RECORD)
-        record["image_id"], record["first_row"], record["rows"] = image_id, self._next_row, len(arrays["logits"])
-        record["height"], record["width"], record["picture"] = proposals.height, proposals.width, picture
-        record["rows_crc"] = _checksum(arrays, self.header)
-        record["record_crc"] = zlib.crc32(record.tobytes()[:-4])
-        self._index.write(record.tobytes())
-        self._index.flush()
-        self._next_row += len(arrays["logits"])
+        arrays["sizes"] = np.array([[proposals.height, proposals.width]], np.int64)
+        arrays["rows"] = np.array([len(arrays["logits"])], np.int64)
         self._done.add(int(image_id))
+        self._waiting[int(image_id)] = arrays
+        self._waiting_bytes += sum(array.nbytes for array in arrays.values())
+        if len(self._waiting) >= SHARD_IMAGES or self._waiting_bytes >= SHARD_BYTES:
+            self.flush()
 
     def _arrays(self, image_id: int, proposals: Proposals) -> dict[str, npt.NDArray[Any]]:
         """The rows of an image as they are stored."""
         header = self.header
-        if proposals.num_columns != header.num_columns:
+        if proposals.num_columns != header.head.width:
             raise InputError(
-                f"Expected the logits of image {image_id} to have {header.num_columns} columns, but got "
+                f"Expected the logits of image {image_id} to have {header.head.width} columns, but got "
                 f"{proposals.num_columns}."
             )
-        if (proposals.objectness is not None) != header.objectness:
-            expected, got = ("an", "none") if header.objectness else ("no", "one")
+        if (proposals.objectness is not None) != header.head.objectness:
+            expected, got = ("an", "none") if header.head.objectness else ("no", "one")
             raise InputError(
-                f"Expected image {image_id} to have {expected} objectness, as the store says, but got {got}."
+                f"Expected image {image_id} to have {expected} objectness, as the header says, but got {got}."
             )
         self._check_boxes(image_id, proposals)
         logits = self._as_stored(f"the logits of image {image_id}", proposals.logits)
-        arrays = {"logits": logits, "boxes": proposals.boxes.astype(np.float32, copy=False)}
+        arrays: dict[str, npt.NDArray[Any]] = {"logits": logits, "boxes": proposals.boxes.astype(np.float32)}
         if proposals.objectness is not None:
             arrays["objectness"] = self._as_stored(f"the objectness of image {image_id}", proposals.objectness)
         if header.boxes_per_proposal is not None:
-            scores = logits[:, header.columns]
+            scores = logits[:, header.head.foreground]
             top = np.argsort(-scores, axis=1, kind="stable")[:, : header.boxes_per_proposal]
             arrays["boxes"] = np.take_along_axis(arrays["boxes"], top[:, :, None], axis=1)
-            arrays["box_classes"] = top.astype("<u2")
+            arrays["box_classes"] = top.astype(np.uint16)
         return arrays
 
     def _as_stored(self, what: str, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if np.isnan(numbers).any():
             raise InputError(f"Expected {what} to be numbers, but got NaN.")
         limit = float(np.finfo(self.header.dtype).max)
-        return np.asarray(np.clip(numbers, -limit, limit).astype(self.header.dtype))
+        return np.asarray(np.clip(numbers, -limit, limit).astype(self.header.dtype, copy=False))
 
     def _check_boxes(self, image_id: int, proposals: Proposals) -> None:
         expected = (self.header.num_classes, 4) if self.header.class_boxes else (4,)
@@ -566,14 +404,22 @@ class PredictionWriter:
                 "widths and heights?"
             )
 
+    def flush(self) -> None:
+        """Write the images that wait as one shard."""
+        if not self._waiting:
+            return
+        ids = np.array(list(self._waiting), np.int64)
+        tensors = {"image_ids": [ids]} | {
+            name: [arrays[name] for arrays in self._waiting.values()] for name in ("sizes", "rows", *self.header.arrays)
+        }
+        # Two processes that run the same images write the same file.
+        path = self._folder / f"{hashlib.sha256(ids.tobytes()).hexdigest()[:16]}.safetensors"
+        _write_shard(path, tensors, {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), "header": self.header.digest})
+        self._waiting, self._waiting_bytes = {}, 0
+
     def close(self) -> None:
-        """Flush everything to the disk and unlock the part."""
-        for file in (*self._files.values(), self._index):
-            if not file.closed:
-                file.flush()
-                os.fsync(file.fileno())
-                file.close()
-        self._lock.close()
+        """Write what waits."""
+        self.flush()
 
     def __enter__(self) -> PredictionWriter:
         return self
@@ -582,19 +428,20 @@ class PredictionWriter:
         self.close()
 
 
-def _lock(folder: Path) -> BinaryIO:
-    """Hold the part for this process; the system releases it however the process ends."""
-    file = (folder / ".lock").open("ab")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
+_TYPES = {"int64": "I64", "uint16": "U16", "float16": "F16", "float32": "F32"}
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise InputError(f"Another process is writing to `{folder}`; wait for it, or use a new folder.") from error
-    return file
+def _write_shard(path: Path, tensors: Mapping[str, list[npt.NDArray[Any]]], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file of arrays that lie in parts, in one atomic step and without joining them in memory."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, parts in tensors.items():
+        start, end = end, end + sum(part.nbytes for part in parts)
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        header[name] = {"dtype": _TYPES[parts[0].dtype.name], "shape": shape, "data_offsets": (start, end)}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)  # the format wants the arrays to start at a multiple of 8
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for part in (part for parts in tensors.values() for part in parts):
+            file.write(np.ascontiguousarray(part).data)

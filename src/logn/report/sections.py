@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.base.commands import command
 from logn.errors import InputError
 from logn.measure.comparison import tables
@@ -27,6 +27,7 @@ from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 from logn.statistics.diagnosis import spearman
+from logn.statistics.head import foreground_columns
 
 Section = dict[str, Any]
 
@@ -516,7 +517,7 @@ def provenance(comparison: Comparison, focus: MethodResult) -> Section:
     }
     if statistics := inputs.get("statistics"):
         named = {name: statistics.get(name) for name in ("layer", "population", "activation")}
-        named["model"] = statistics.get("fingerprint") and f"{statistics['fingerprint'][:12]}…"
+        named["model"] = statistics.get("source") and f"{statistics['source'][:18]}…"
         described = ", ".join(f"{name} {value}" for name, value in named.items() if value)
         facts["Statistics"] = f"{statistics['logits']:,} logits of each class; {described}"
     if predictions := inputs.get("predictions"):

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import (
-    NO_CLASS,
-    FloatArray,
-    foreground_columns,
-)
+from logn.base.arrays import FloatArray
 from logn.data.class_counts import ClassCounts, frequency_groups
+from logn.statistics.head import NO_CLASS, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 GROUP_NAMES = {"r": "rare", "c": "common", "f": "frequent"}
@@ -35,8 +32,8 @@ def active_classes(moments: ClassMoments, background: int | None) -> npt.NDArray
     threshold = DEAD_STD_SHARE * float(np.median(known)) if len(known) else 0.0
     # A single value has no variance but is no sign of death: its standard deviation falls back to 1.
     alive: npt.NDArray[np.bool_] = (count == 1) | ((count > 1) & (np.nan_to_num(std) > threshold))
-    names = moments.metadata.class_names or ()
-    unused = (*moments.metadata.unused, *(column for column, name in enumerate(names) if name == NO_CLASS))
+    names = moments.head.names or ()
+    unused = (*moments.head.unused, *(column for column, name in enumerate(names) if name == NO_CLASS))
     alive[list(unused)] = False
     if background is not None:
         alive[background] = True
@@ -100,7 +97,7 @@ def diagnose(moments: ClassMoments, counts: ClassCounts | npt.ArrayLike | None =
         >>> diagnosis.groups.tolist(), round(diagnosis.mean_with_count, 3)
         (['f', 'c', 'r'], 1.0)
     """
-    place = moments.metadata.background
+    place = moments.head.background
     foreground = foreground_columns(moments.num_columns, place)
     mean, std, seen = moments.mean[foreground], moments.std[foreground], moments.count[foreground]
     alive = active_classes(moments, place)[foreground]
@@ -145,7 +142,7 @@ def _ranks(values: npt.NDArray[np.generic]) -> FloatArray:
 
 
 def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[str, ...]:
-    recorded = moments.metadata.class_names
+    recorded = moments.head.names
     if recorded is None and isinstance(counts, ClassCounts) and counts.names is not None:
         return counts.names  # their order is that of the foreground columns, since nothing else is known
     names = recorded or tuple(f"class {column}" for column in range(moments.num_columns))
@@ -153,9 +150,8 @@ def _names(counts: object, moments: ClassMoments, foreground: slice) -> tuple[st
 
 
 def _image_counts(counts: ClassCounts | npt.ArrayLike, moments: ClassMoments, foreground: slice) -> FloatArray:
-    names, background = moments.metadata.class_names, moments.metadata.background
-    wanted = None if names is None else names[foreground]
-    return ClassCounts.of(counts).fitting(wanted, moments.num_classes, background).image_counts
+    width = foreground.stop - foreground.start
+    return ClassCounts.of(counts).fitting(moments.head.column_names, width, moments.head.background).image_counts
 
 
 def _with_count(values: FloatArray, image_counts: FloatArray, alive: npt.NDArray[np.bool_]) -> float:

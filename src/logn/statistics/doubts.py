@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from logn.base.arrays import FEWEST_ROWS, SAMPLED_ROWS, check_background, probability_kind
 from logn.errors import InputError
+from logn.statistics.head import FEWEST_ROWS, SAMPLED_ROWS, check_background, probability_kind
 from logn.statistics.moments import ClassMoments
 
 # Fewer columns can look like anything.
@@ -25,12 +25,12 @@ ONE_LOGIT = (
 )
 
 
-def sanity_checks(moments: ClassMoments, *, background: int | str | None = "recorded") -> tuple[str, ...]:
+def sanity_checks(moments: ClassMoments, *, background: int | None = None) -> tuple[str, ...]:
     """Warnings about what the statistics and their sampled rows show; none if all looks well.
 
     Args:
         moments: The statistics.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
+        background: Index of the background column: 0 or -1; by default that of the statistics.
 
     Example:
         >>> moments = ClassMoments(6, sample_rows=100)
@@ -38,7 +38,7 @@ def sanity_checks(moments: ClassMoments, *, background: int | str | None = "reco
         >>> print(sanity_checks(moments)[0][:79])
         The last column scores highest in 100 % of the sampled rows, as a background do
     """
-    place = check_background(moments.metadata.background if background == "recorded" else background)
+    place = moments.head.background if background is None else check_background(background)
     return (
         *value_checks(moments, background=place),
         *background_checks(moments, background=place),
@@ -62,8 +62,8 @@ def value_checks(moments: ClassMoments, *, background: int | None) -> tuple[str,
 
 def background_checks(moments: ClassMoments, *, background: int | None) -> tuple[str, ...]:
     """A warning about a first or last column that behaves like a background but is not declared as one."""
-    rows, metadata = moments.sample, moments.metadata
-    is_classifier = metadata.activation == "sigmoid" or metadata.population == "images"  # they have no background
+    rows, head = moments.sample, moments.head
+    is_classifier = head.activation == "sigmoid" or head.population == "images"  # they have no background
     if is_classifier or len(rows) < FEWEST_ROWS or rows.shape[1] < FEWEST_COLUMNS:
         return ()
     winners = rows.argmax(axis=1)
@@ -83,26 +83,24 @@ def unused_checks(moments: ClassMoments) -> tuple[str, ...]:
     """A warning about columns that are called unused, but score as classes do.
 
     Example:
-        >>> from logn.statistics.metadata import StatisticsMetadata
-        >>> moments = ClassMoments(3, metadata=StatisticsMetadata(layer="head", unused=(0,)))
+        >>> from logn.statistics.head import Head
+        >>> moments = ClassMoments(Head(3, layer="head", unused=(0,)))
         >>> moments.update(np.array([[2.0, -1.0, -3.0], [4.0, -2.0, -1.0]]))
         >>> print(unused_checks(moments)[0][:79])
         Column 0 of `head` is called unused, but scores as high as a typical class (0.9
     """
-    metadata, columns = moments.metadata, moments.num_columns
-    background = None if metadata.background is None else metadata.background % columns
-    classes = [column for column in range(columns) if column not in (*metadata.unused, background)]
+    head, classes = moments.head, moments.head.foreground
     # A column that was never trained for a class is low everywhere. Where it is one, its objects raise its mean score.
     probability = moments.mean_probability
     level = moments.mean if probability is None else probability
-    if not metadata.unused or not classes or not moments.count.all():
+    if not head.unused or not len(classes) or not moments.count.all():
         return ()
     typical = float(np.median(level[classes]))
-    active = [column for column in metadata.unused if level[column] >= typical]
+    active = [column for column in head.unused if level[column] >= typical]
     if not active:
         return ()
     return (
-        f"Column {active[0]} of `{metadata.layer}` is called unused, but scores as high as a typical class "
+        f"Column {active[0]} of `{head.layer}` is called unused, but scores as high as a typical class "
         f"({level[active[0]]:.3g} on average, {typical:.3g}): if the model counts its classes from 0, "
         "none is (in Python dataclasses.replace(layer, unused=()) says so).",
     )

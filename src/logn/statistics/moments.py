@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +21,12 @@ from logn.base.arrays import (
 )
 from logn.base.files import read_safetensors, safetensors_from_bytes, safetensors_to_bytes, write_safetensors
 from logn.errors import InputError, warn
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import HEAD_KEY, Head
 from logn.statistics.row_sample import Arrays, RowSample, ScoredSample, check_sample, scored_rows
 from logn.statistics.sums import LOSING, VECTORS, ProbabilitySums, RunningSums, Totals, check_vectors
 
 FILE_FORMAT = "logn.statistics"
-FILE_SCHEMA = 4
+FILE_SCHEMA = 5
 Nonfinite = Literal["error", "skip"]
 
 
@@ -37,7 +38,7 @@ class ClassMoments:
     in short runs.
 
     Args:
-        num_columns: Columns of the logits, the background included.
+        head: What the logits are, or just how many columns they have, the background included.
         nonfinite: "error" refuses NaN and infinity and names the class; "skip" leaves such values out and counts
             them in `skipped`.
         sample_rows: How many rows to keep as an unbiased sample, in float16; 0 keeps none. Of heads whose scores a
@@ -45,7 +46,6 @@ class ClassMoments:
         mean_probability: Whether to add up the probabilities of each class too, which `logn.recommend` needs; it takes
             about as long as a softmax of the rows. Where the activation is unknown and there is no background, both
             softmax and sigmoid are added up.
-        metadata: What the logits are.
 
     Example:
         >>> moments = ClassMoments(2)
@@ -60,28 +60,22 @@ class ClassMoments:
 
     def __init__(
         self,
-        num_columns: int,
+        head: Head | int,
         *,
         nonfinite: Nonfinite = "error",
         sample_rows: int = 0,
         mean_probability: bool = True,
-        metadata: StatisticsMetadata | None = None,
     ) -> None:
-        if isinstance(num_columns, bool) or not isinstance(num_columns, int | np.integer) or num_columns < 1:
-            raise InputError(f"Expected `num_columns` to be a whole number of at least 1, but got {num_columns!r}.")
         if nonfinite not in ("error", "skip"):
             raise InputError(f"Expected `nonfinite` to be one of ('error', 'skip'), but got {nonfinite!r}.")
         if sample_rows < 0:
             raise InputError(f"Expected `sample_rows` to be at least 0, but got {sample_rows}.")
-        self.metadata = metadata or StatisticsMetadata()
-        self.metadata.check_width(num_columns)
-        self.num_columns = int(num_columns)
+        self.head = head if isinstance(head, Head) else Head(head)
+        columns = self.head.width
         self.nonfinite: Nonfinite = nonfinite
-        self._sums = RunningSums(Totals.zeros(self.num_columns))
-        # With an objectness, it is the last column of the sample.
-        self._has_objectness = False
+        self._sums = RunningSums(Totals.zeros(columns))
         self._sample, self._scored = self._new_samples(sample_rows)
-        self._probabilities = ProbabilitySums(self.num_columns) if mean_probability else None
+        self._probabilities = ProbabilitySums(columns) if mean_probability else None
 
     def update(self, logits: Any, objectness: Any = None) -> None:
         """Add a batch of logits, NumPy arrays or torch tensors on any device.
@@ -158,7 +152,7 @@ class ClassMoments:
         return merged[0]
 
     def become(self, other: ClassMoments) -> None:
-        """Take the numbers and the metadata of `other`, for those who hold this object; both share them from then on.
+        """Take the numbers and the head of `other`, for those who hold this object; both share them from then on.
 
         Example:
             >>> held, total = ClassMoments(1), ClassMoments(1)
@@ -167,8 +161,8 @@ class ClassMoments:
             >>> held.mean.tolist()
             [2.0]
         """
-        self.metadata, self.num_columns, self._sums = other.metadata, other.num_columns, other._sums
-        self._has_objectness, self._sample, self._scored = other._has_objectness, other._sample, other._scored
+        self.head, self._sums = other.head, other._sums
+        self._sample, self._scored = other._sample, other._scored
         self._probabilities = other._probabilities
 
     def new_part(self) -> ClassMoments:
@@ -182,11 +176,10 @@ class ClassMoments:
             [3.0, 3.0]
         """
         part = ClassMoments(
-            self.num_columns,
+            self.head,
             nonfinite=self.nonfinite,
             sample_rows=self.sample_rows,
             mean_probability=self._probabilities is not None,
-            metadata=self.metadata,
         )
         if self._sample is not None and part._sample is not None:
             part._sample.limit = self._sample.limit
@@ -195,9 +188,14 @@ class ClassMoments:
         return part
 
     @property
+    def num_columns(self) -> int:
+        """How many columns the logits have, the background included."""
+        return self.head.width
+
+    @property
     def num_classes(self) -> int:
-        """How many classes there are: the columns without the background."""
-        return self.num_columns - (self.metadata.background is not None)
+        """How many classes there are: the columns without the background and the unused ones."""
+        return self.head.num_classes
 
     @property
     def count(self) -> FloatArray:
@@ -240,7 +238,7 @@ class ClassMoments:
     @property
     def sample_objectness(self) -> npt.NDArray[np.float16] | None:
         """Objectness logit of each sampled row; None for heads without one."""
-        if not self._has_objectness:
+        if not self.head.objectness:
             return None
         return np.empty(0, np.float16) if self._sample is None else self._sample.rows[:, -1].copy()
 
@@ -252,19 +250,19 @@ class ClassMoments:
             of them stands for (k,).
 
         Example:
-            >>> moments = ClassMoments(2, sample_rows=50, metadata=StatisticsMetadata(activation="sigmoid"))
+            >>> moments = ClassMoments(Head(2, activation="sigmoid"), sample_rows=50)
             >>> moments.update(np.repeat([[-8.0, -9.0], [2.0, -9.0]], [9900, 100], axis=0))
             >>> logits, objectness, stands_for = moments.scored_sample()
             >>> int((logits > 0).sum()) > 50, round(float(stands_for[logits[:, 0] > 0].sum()), -1)
             (True, 100.0)
         """
         if self._scored is None:
-            rows = np.empty((0, self.num_columns + self._has_objectness)) if self._sample is None else self._sample.rows
+            rows = np.empty((0, self.num_columns + self.head.objectness)) if self._sample is None else self._sample.rows
             stands_for = np.ones(len(rows))
         else:
             rows, stands_for = self._scored.rows, self._scored.stands_for
         values = rows.astype(np.float64)
-        objectness = sigmoid(values[:, -1]) if self._has_objectness else np.ones(len(values))
+        objectness = sigmoid(values[:, -1]) if self.head.objectness else np.ones(len(values))
         return values[:, : self.num_columns], objectness, stands_for
 
     @property
@@ -286,7 +284,7 @@ class ClassMoments:
             >>> moments.mean_probability.round(6), moments.mean_probability_of("sigmoid").round(6)
             (array([0.375, 0.625]), array([0.5  , 0.625]))
         """
-        return self.mean_probability_of(self.metadata.activations[0])
+        return self.mean_probability_of(self.head.activations[0])
 
     def mean_probability_of(self, activation: str) -> FloatArray | None:
         """The same by "softmax" or "sigmoid"; an activation other than the recorded one is refused."""
@@ -337,21 +335,22 @@ class ClassMoments:
         return arrays if self._probabilities is None else arrays | self._probabilities.to_arrays()
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Arrays, metadata: StatisticsMetadata | None = None, nonfinite: Nonfinite = "error"
-    ) -> ClassMoments:
+    def from_arrays(cls, arrays: Arrays, head: Head | None = None, nonfinite: Nonfinite = "error") -> ClassMoments:
         """The opposite of `to_arrays`; arrays that do not fit together are refused."""
         check_vectors(arrays)
         capacity = check_sample(arrays)
-        moments = cls(len(arrays["count"]), nonfinite=nonfinite, sample_rows=capacity, metadata=metadata)
+        head, columns = head or Head(), len(arrays["count"])
+        if head.num_columns not in (None, columns):
+            raise InputError(f"`head` is of {head.num_columns} columns, but the numbers are of {columns}.")
+        head = replace(head, num_columns=columns, objectness="sample_objectness" in arrays)
+        moments = cls(head, nonfinite=nonfinite, sample_rows=capacity)
         moments._sums = RunningSums(Totals(**{name: arrays[name].copy() for name in VECTORS}))
-        moments._has_objectness = "sample_objectness" in arrays
         if capacity:
             rows = arrays["sample_rows"]
-            if moments._has_objectness:
+            if moments.head.objectness:
                 rows = np.column_stack([rows, arrays["sample_objectness"]])
             moments._sample = RowSample(rows.shape[1], capacity, rows.copy(), arrays["sample_keys"].copy())
-            is_scored = moments.metadata.scored_by is not None
+            is_scored = moments.head.scored_by is not None
             moments._scored = ScoredSample.from_arrays(arrays, rows.shape[1]) if is_scored else None
         moments._probabilities = ProbabilitySums.from_arrays(arrays, moments.num_columns)
         return moments
@@ -359,12 +358,12 @@ class ClassMoments:
     @classmethod
     def _checked(cls, name: str | os.PathLike[str], arrays: Arrays, text: Mapping[str, str]) -> ClassMoments:
         try:
-            return cls.from_arrays(arrays, StatisticsMetadata.from_text(text))
+            return cls.from_arrays(arrays, Head.from_json(text))
         except (InputError, ValueError, TypeError) as error:
             raise InputError(f"`{name}` does not hold valid statistics: {error}") from error
 
     def _text(self) -> dict[str, str]:
-        return {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), **self.metadata.to_text()}
+        return {"format": FILE_FORMAT, "schema": str(FILE_SCHEMA), HEAD_KEY: self.head.to_json()}
 
     def __copy__(self) -> ClassMoments:
         return copy.deepcopy(self)  # two objects that write to the same memory would be of no use
@@ -378,7 +377,7 @@ class ClassMoments:
 
     @property
     def _is_softmax_detector(self) -> bool:
-        return self.metadata.background is not None and self.metadata.activation != "sigmoid"
+        return self.head.background is not None and self.head.activation != "sigmoid"
 
     def _objectness_of(self, rows: npt.NDArray[Any], objectness: Any) -> npt.NDArray[Any]:
         """One logit per row, (N, 1)."""
@@ -395,19 +394,19 @@ class ClassMoments:
 
     def _settle_objectness(self, has_objectness: bool, *, seen: bool) -> None:
         """The first rows decide whether there is an objectness; the others must agree, or probabilities would mix."""
-        if has_objectness == self._has_objectness:
+        if has_objectness == self.head.objectness:
             return
         if seen:
             raise InputError("Some rows have an `objectness` and some have none: pass it with all rows or with none.")
-        self._has_objectness = has_objectness
+        self.head = replace(self.head, objectness=has_objectness)
         self._sample, self._scored = self._new_samples(self.sample_rows)
 
     def _new_samples(self, capacity: int) -> tuple[RowSample | None, ScoredSample | None]:
         """Empty samples; none of high scores for heads without a threshold."""
-        width = self.num_columns + self._has_objectness
+        width = self.num_columns + self.head.objectness
         if not capacity:
             return None, None
-        is_scored = self.metadata.scored_by is not None
+        is_scored = self.head.scored_by is not None
         scored = ScoredSample(width, scored_rows(self.num_columns, capacity)) if is_scored else None
         return RowSample(width, capacity), scored
 
@@ -416,8 +415,8 @@ class ClassMoments:
         if self._probabilities is None:
             return None
         rows = whole if finite else whole[np.isfinite(whole).all(axis=1)]
-        weights = sigmoid(rows[:, -1]) if self._has_objectness else None
-        logits, known = rows[:, : self.num_columns], self.metadata
+        weights = sigmoid(rows[:, -1]) if self.head.objectness else None
+        logits, known = rows[:, : self.num_columns], self.head
         losing = (LOSING,) if known.background is None and "softmax" in known.activations else ()
         bound = self._probabilities.update(logits, (*known.activations, *losing), weights, known.background)
         return bound if len(rows) == len(whole) else None
@@ -426,10 +425,10 @@ class ClassMoments:
         """The highest score of a class in each row; of a softmax the probability of all classes together."""
         rows = whole[:, : self.num_columns]
         if self._is_softmax_detector:
-            return np.asarray(1.0 - softmax(rows)[:, self.metadata.background])
+            return np.asarray(1.0 - softmax(rows)[:, self.head.background])
         # Along the rows NumPy is slow where they are short.
         highest = sigmoid(np.ascontiguousarray(rows.T).max(axis=0))
-        return np.asarray(highest * sigmoid(whole[:, -1]) if self._has_objectness else highest)
+        return np.asarray(highest * sigmoid(whole[:, -1]) if self.head.objectness else highest)
 
     def _merge_samples_and_probabilities(self, other: ClassMoments, *, seen: bool) -> None:
         """Check that `other` may be merged, and take over all that it holds beside the sums."""
@@ -437,10 +436,10 @@ class ClassMoments:
             raise InputError(f"Expected `other` to be ClassMoments, but got {type(other).__name__}.")
         if other.num_columns != self.num_columns:
             raise InputError(f"Expected `other` to have {self.num_columns} columns, but got {other.num_columns}.")
-        self.metadata.check_mergeable(other.metadata)
+        self.head.check_mergeable(replace(other.head, objectness=self.head.objectness))
         joins = other._has_rows
         if joins:
-            self._settle_objectness(other._has_objectness, seen=seen)
+            self._settle_objectness(other.head.objectness, seen=seen)
         if seen and joins and (self._sample is None) != (other._sample is None):
             raise InputError(
                 "Only one of the statistics has a row sample: collect both alike (in Python with `sample_rows`)."

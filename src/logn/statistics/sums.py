@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import ACTIVATIONS, FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
+from logn.base.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
 from logn.errors import InputError
+from logn.statistics.head import ACTIVATIONS
 
 VECTORS = ("count", "mean", "m2", "skipped")
 WHOLE_NUMBERS = ("count", "skipped")

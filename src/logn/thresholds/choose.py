@@ -23,11 +23,9 @@ from logn.matching.labels import other_images, read_results, truth_of_prediction
 from logn.matching.match import match_detections
 from logn.matching.truth import GroundTruth
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import LogitFacts, with_background_name
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, is_store
-from logn.statistics.metadata import StatisticsMetadata
+from logn.predictions.store import Predictions, is_store
 from logn.thresholds.given import check_threshold
 from logn.thresholds.points import ClassPoint, OperatingPoints
 from logn.thresholds.scored_detections import (
@@ -146,8 +144,8 @@ def operating_points(
     are held out too: those of each half of the images, with thresholds chosen on the other half.
 
     Args:
-        predictions: What `logn predict` wrote (a path or a `logn.PredictionStore`), or a COCO results file of any tool.
-        labels: Ground truth of the same images: COCO, LVIS, YOLO or VOC, or what was read of it.
+        predictions: What `logn predict` wrote (a path or a `logn.Predictions`), or a COCO results file of any tool.
+        labels: Ground truth of the same images: COCO, LVIS or YOLO, or what was read of it.
         goal: "f1", "precision=0.9" or "recall=0.8" in each class; "fppi=1" (false alarms per image) over all classes.
         affine: A correction that comes before the thresholds; only with a store.
         at: The threshold that the model is used with, before and after.
@@ -211,29 +209,21 @@ def read_detections(
     """
     if not 0 < iou <= 1:
         raise InputError(f"Expected `iou` to be above 0 and at most 1, but got {iou:g}.")
-    source, settings = None, {}
+    head, settings = None, {}
     if isinstance(predictions, str | os.PathLike) and not os.path.exists(predictions):
         raise InputError(f"`{predictions}` does not exist.")
     if is_store(predictions):
-        store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+        store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
         truth = labels if isinstance(labels, GroundTruth) else truth_of_predictions(labels, store, **kinds)
         if doubt := other_images(store, truth):
             warn(doubt)
         header, said = store.header, store.header.postprocessing or Postprocessing()
-        # A model may know more classes than the labels: then the names of its columns are unknown.
-        names = with_background_name(truth.class_names, header.background) if header.class_columns is None else None
-        fingerprint = header.metadata.get("fingerprint")
-        source = StatisticsMetadata(names, header.background, header.activation, fingerprint=fingerprint)
+        head = replace(header.head, objectness=header.head.objectness and said.objectness != "added")
         if affine is not None:
-            facts = header.num_columns, header.background, header.class_names, header.activation
-            affine.check_fits(LogitFacts("the predictions", *facts))
+            affine.check_fits(replace(head, source=None), "the predictions")
         limits = DecodeSettings().resolved(header)
         detections, floor = decode(store, affine, limits, progress=progress), limits.score_threshold
-        settings = asdict(limits) | {
-            "objectness": header.objectness and said.objectness != "added",
-            "columns": header.columns.tolist(),
-            "num_columns": header.num_columns,
-        }
+        settings = asdict(limits)
     elif affine is not None:
         raise InputError(f"`{predictions}` has no logits to correct: pass a folder of `logn predict`.")
     else:
@@ -249,7 +239,7 @@ def read_detections(
     settings |= {"labels": truth.style, "images": truth.num_images}
     federated = "False alarms count only in images where the labels say whether the class is there."
     notes = tuple(filter(None, (truth.note, federated if truth.style == "lvis" else "")))
-    how = OperatingPoints((), correction=affine, source=source, settings=settings, notes=notes)
+    how = OperatingPoints((), correction=affine, head=head, settings=settings, notes=notes)
     return ScoredDetections.of(outcomes, truth, floor), how
 
 

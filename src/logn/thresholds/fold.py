@@ -74,18 +74,16 @@ def fold_thresholds(
             f"`logn correct {name} --data LABELS --thresholds f1`."
         )
     points = points_for(thresholds, at, head.class_names, name)
-    if len(points.points) != head.num_columns:
-        raise InputError(f"`{name}` does not name its {head.num_columns} classes: pass `class_names`.")
-    if head.has_objectness and not opened.scales_scores:
-        points = replace(points, settings={**points.settings, "objectness": True})
-    folded = points.fold(at_output=head.has_objectness and opened.scales_scores)
-    affine = folded.affine
-    if affine.source is not None and head.fingerprint is not None:  # by which the new file is known to hold a map
-        affine = affine.with_source(replace(affine.source, fingerprint=head.fingerprint))
-    maps = (affine,) * head.num_stages  # YOLO26 has two heads, which share the classes
+    if len(points.points) != head.num_classes:
+        raise InputError(f"`{name}` does not name its {head.num_classes} classes: pass `class_names`.")
+    if points.head is not None:
+        for sentence in points.head.fits(replace(head, source=None), "the thresholds", f"`{name}`"):
+            raise InputError(f"{sentence}; choose thresholds for this model.")
+    folded = replace(points, head=head).fold(at_output=head.objectness and opened.scales_scores)
+    maps = (folded.affine,) * opened.num_stages  # YOLO26 has two heads, which share the classes
     sides = {} if opened.marks_itself else {"affine": maps}
     proof, _ = write_model(opened, maps, target, sides=sides, overwrite=overwrite, class_factors=folded.factors)
-    return FoldedModel(folded, head.layer, proof.largest_difference, proof.rows)
+    return FoldedModel(folded, str(head.layer), proof.largest_difference, proof.rows)
 
 
 def points_for(thresholds: Any, at: float | None, class_names: Sequence[str] | None, name: str) -> OperatingPoints:

@@ -28,13 +28,13 @@ from logn.data.class_names import listed, match_classes
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore
-from logn.statistics.metadata import StatisticsMetadata
+from logn.predictions.store import Predictions
+from logn.statistics.head import Head
 from logn.thresholds.given import FORMULA, by_class, check_threshold, read_given
 from logn.thresholds.solve import agreement, shifted_scores, solve_shifts
 
 FILE_FORMAT = "logn.operating_points"
-FILE_SCHEMA = 2
+FILE_SCHEMA = 3
 # Of the detections that thresholds per class keep, one threshold must keep this share.
 LEAST_KEPT = 0.95
 # Numbers in the rows that shifts are solved on.
@@ -87,7 +87,7 @@ class OperatingPoints:
         goal: What they were chosen for; "given" where they were not.
         common: The best single threshold for the same goal; None where they were given.
         correction: A map that comes before the thresholds; None for none.
-        source: What is known of the model.
+        head: What the logits of the model are; None if unknown.
         summary: Metrics on held-out images with one threshold (`at`), with the best one and with these; each with the
             ends of its 95 % interval, where there is one.
         settings: How they were chosen: overlap, decoding, labels and so on.
@@ -106,7 +106,7 @@ class OperatingPoints:
     goal: str = "given"
     common: float | None = None
     correction: ClassAffine | None = None
-    source: StatisticsMetadata | None = None
+    head: Head | None = None
     summary: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class OperatingPoints:
     @property
     def activation(self) -> str:
         """What the model applies to the logits: "sigmoid" where nothing says it is "softmax"."""
-        return (self.source and self.source.activation) or "sigmoid"
+        return (self.head and self.head.activation) or "sigmoid"
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class OperatingPoints:
     @property
     def columns(self) -> list[int]:
         """`(F,)` the column of the logits of each class."""
-        return list(self.settings.get("columns", range(len(self.points))))
+        return list(range(len(self.points))) if self.head is None else self.head.foreground.tolist()
 
     def affine(self, at: float | None = None, predictions: Any = None, *, at_least: float = LEAST_KEPT) -> ClassAffine:
         """The map after which the one threshold `at` keeps what the thresholds per class keep, the correction included.
@@ -193,7 +193,7 @@ class OperatingPoints:
         is_softmax = self.activation == "softmax"
         if at_output:
             shifts, factors = 0 * shifts, at / self.thresholds
-        elif self.settings.get("objectness"):
+        elif self.head is not None and self.head.objectness:
             raise InputError(
                 "No shift of the logits acts as thresholds on scores that an objectness multiplies. Save the "
                 "thresholds and fold them into an ONNX file: `logn fold MODEL.onnx --thresholds FILE`."
@@ -248,13 +248,13 @@ class OperatingPoints:
             )
         try:
             values = {item.name: content[item.name] for item in fields(cls)}
-            points: OperatingPoints = typed_values(cls, values, {"source": _metadata, "correction": _correction})
+            points: OperatingPoints = typed_values(cls, values, {"correction": _correction})
             _check_content(points)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             reason = str(error).rstrip(".")
             raise InputError(f"`{path}` is a damaged file of thresholds: {reason}.") from error
         points = points if at is None else replace(points, at=at)
-        if class_names is None or points.source is not None:
+        if class_names is None or points.head is not None:
             return points
         # Of a results file, whose labels may have other classes than the model.
         chosen = dict(zip(points.class_names, points.thresholds.tolist(), strict=True))
@@ -307,7 +307,7 @@ class FoldedPoints:
         shares = f"{100 * self.capped:.1f} % stays, with class-agnostic NMS {100 * self.agnostic:.1f} %"
         return f"{text} With the cap per image {shares}."
 
-    def measured(self, store: PredictionStore) -> FoldedPoints:
+    def measured(self, store: Predictions) -> FoldedPoints:
         """The same with the shares that stay on these predictions."""
         settings = DecodeSettings().resolved(store.header)
         uncapped = replace(settings, max_detections=None)
@@ -315,7 +315,7 @@ class FoldedPoints:
         kept, capped, agnostic = (self._share(store, way) for way in ways)
         return replace(self, kept=kept, capped=capped, agnostic=agnostic)
 
-    def _share(self, store: PredictionStore, settings: DecodeSettings) -> float:
+    def _share(self, store: Predictions, settings: DecodeSettings) -> float:
         """Of the detections that either way keeps, those that both keep."""
         floor = float(self.points.thresholds.min()) * (1 - 1e-6)
         plain = decode(store, self.points.correction, replace(settings, score_threshold=floor))
@@ -352,9 +352,9 @@ def _of_model(named: Mapping[str, float | None], names: Sequence[str]) -> dict[s
     return {name: values[place] for name, place in places if place >= 0}
 
 
-def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore:
+def _opened(points: OperatingPoints, predictions: Any) -> Predictions:
     """The store, whose classes must be those of the points."""
-    store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+    store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
     names = store.header.class_names
     if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
         raise InputError(f"The predictions in `{store.path}` and the thresholds are of different classes.")
@@ -362,15 +362,15 @@ def _opened(points: OperatingPoints, predictions: Any) -> PredictionStore:
 
 
 def _whole_map(points: OperatingPoints, shifts: FloatArray, at: float) -> ClassAffine:
-    whole = np.zeros(points.settings.get("num_columns", len(shifts)))
+    head = points.head or Head(names=points.class_names, activation=points.activation)
+    whole = np.zeros(head.width)
     whole[points.columns] = shifts
-    source = points.source or StatisticsMetadata(points.class_names, activation=points.activation)
     settings = {"goal": points.goal, "at": at}
-    after = ClassAffine(np.ones(len(whole)), whole, source.background, "thresholds", settings, source)
+    after = ClassAffine(np.ones(len(whole)), whole, head, method="thresholds", settings=settings)
     return after if points.correction is None else points.correction.then(after)
 
 
-def _solved(points: OperatingPoints, store: PredictionStore | None, at: float, start: FloatArray) -> FloatArray:
+def _solved(points: OperatingPoints, store: Predictions | None, at: float, start: FloatArray) -> FloatArray:
     """Shifts `(F,)`, solved on rows near a threshold, now or after the first shifts; of very many, on some images."""
     if store is None:
         raise InputError("Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store.")
@@ -392,24 +392,22 @@ def _solved(points: OperatingPoints, store: PredictionStore | None, at: float, s
     return max(solved, key=lambda shifts: agreement(wanted, shifted_scores(rows, columns, shifts) >= at))
 
 
-def _metadata(values: Mapping[str, Any] | None) -> StatisticsMetadata | None:
-    return None if values is None else StatisticsMetadata.from_values(values)
-
-
 def _correction(values: Mapping[str, Any] | None) -> ClassAffine | None:
-    return None if values is None else ClassAffine(**{**values, "source": _metadata(values["source"])})
+    return (
+        None if values is None else ClassAffine(**{**values, "head": values["head"] and Head.of_values(values["head"])})
+    )
 
 
 def _check_content(points: OperatingPoints) -> None:
     """Refuse points of a file whose columns are not one per class or not those of its correction, or with gaps."""
-    columns = points.columns
-    width = typed_values(int, points.settings.get("num_columns", len(points.points)))
-    known = range(min(width, _MOST_COLUMNS))  # a number beyond all memory is none of a model
-    if len(set(columns)) != len(points.points) or width != len(known) or not all(place in known for place in columns):
-        raise ValueError(f"`columns` must name one of {width} columns for each of {len(points.points)} classes")
+    width = len(points.points) if points.head is None else points.head.width
+    if width > _MOST_COLUMNS:  # beyond all memory, no number of a model
+        raise ValueError(f"`head` has {width} columns")
+    if len(points.columns) != len(points.points):
+        raise ValueError(f"`head` has {len(points.columns)} classes, the thresholds {len(points.points)}")
     if points.correction is not None and points.correction.num_columns != width:
         raise ValueError(f"the correction has {points.correction.num_columns} columns, the thresholds {width}")
-    _whole_map(points, np.zeros(len(columns)), points.at)
+    _whole_map(points, np.zeros(len(points.points)), points.at)
     levels = list(points.summary.values())
     if points.goal != "given" and (points.common is None or not levels):
         raise ValueError("it has no `common` threshold or no `summary`")

@@ -124,7 +124,7 @@ def test_statistics_of_logits_are_those_of_class_moments(problem):
     np.testing.assert_allclose(moments.mean, logits.mean(axis=0))
     np.testing.assert_allclose(moments.variance, logits.var(axis=0, ddof=1))
     assert len(moments.sample) == len(logits)
-    assert moments.metadata.activation == "softmax"
+    assert moments.head.activation == "softmax"
 
 
 @given(seed=st.integers(0, 1000), rows=st.integers(3, 40))
@@ -209,7 +209,7 @@ def test_labels_are_read_from_many_files(tmp_path):
         ("labels.csv", "class_id\n1\n", "class_id"),
         ("labels.json", '{"a": 1}', "not a list of labels, but a dict"),
         ("labels.json", "[0, 1", "labels.json"),
-        ("labels.npy", "nonsense", "is not a valid .npy file of numbers"),
+        ("labels.npy", "nonsense", "labels.npy"),
         ("labels.xlsx", "", "Pass a file that ends in .npy, .json, .csv, .txt."),
         ("test.txt", "0\n7\n", "from 0 to 2, but row 1 has class 7"),
         ("ragged.json", "[0, [1]]", "has lists in it"),

@@ -18,6 +18,7 @@ from logn.measure.detection.metrics import evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 METHODS = ["logn", "logn:margin=0,use_std=false", "loga", "norcal", "fracal", "iif", "temperature:value=2"]
@@ -55,7 +56,7 @@ def test_every_row_equals_evaluating_that_method_alone(softmax_split, comparison
     truth = load_ground_truth(split.annotations, image_ids=split.store.image_ids.tolist())
     assert [row.name for row in comparison.rows] == ["none", *METHODS]
     for row in comparison.rows:
-        transform = fit_for_store(row.name, split.store.header, moments=split.moments, counts=split.counts)
+        transform = fit_for_store(row.name, split.store.header.head, moments=split.moments, counts=split.counts)
         alone = evaluate_detections(decode(split.store, transform), truth, groups=truth.frequency)
         assert {name: row[name] for name in alone.values} == pytest.approx(dict(alone.values), abs=1e-12, nan_ok=True)
         np.testing.assert_allclose(row.per_class, alone.per_class, atol=1e-12)
@@ -87,7 +88,7 @@ def without_boxes(split):
 
 
 def empty_store(folder):
-    with PredictionWriter(folder / "none", StoreHeader(num_columns=11, background=-1)):
+    with PredictionWriter(folder / "none", StoreHeader(Head(11, background=-1, activation="softmax"))):
         return folder / "none"
 
 
@@ -118,7 +119,7 @@ def test_bad_arguments_are_refused(softmax_split, tmp_path, call, message):
 
 
 def test_own_maps_and_the_baseline(softmax_split):
-    shift = ClassAffine.over_foreground(np.ones(10), np.arange(10.0), -1, method="mine")
+    shift = ClassAffine.over_foreground(np.ones(10), np.arange(10.0), Head(background=-1), method="mine")
     found = run(softmax_split, {"mine": shift, "none": None}, moments=None, counts=None)
     assert [row.name for row in found.rows] == ["none", "mine"]
 
@@ -196,8 +197,8 @@ def test_a_map_that_lowers_all_scores_keeps_ap_unless_a_threshold_cuts_them(sigm
 
 
 def test_a_map_of_another_model_is_refused(softmax_split):
-    affine = fit_for_store("logn", softmax_split.store.header, moments=softmax_split.moments)
-    other = affine.with_source(affine.source.with_changes(class_names=(*NAMES[::-1], "background")))
+    affine = fit_for_store("logn", softmax_split.store.header.head, moments=softmax_split.moments)
+    other = affine.with_head(replace(affine.head, names=(*NAMES[::-1], "background")))
     with pytest.raises(InputError, match="class 0 is 'thing 9' in `other`, 'thing 0' in the predictions"):
         run(softmax_split, {"other": other})
     with pytest.warns(LogNWarning, match="The classes differ"):
@@ -207,47 +208,50 @@ def test_a_map_of_another_model_is_refused(softmax_split):
 
 def of_the_store(moments, **changes):
     """The same statistics with another record of what they are of."""
-    return ClassMoments.from_arrays(moments.to_arrays(), moments.metadata.with_changes(**changes))
+    return ClassMoments.from_arrays(moments.to_arrays(), replace(moments.head, **changes))
 
 
 OTHERS = {
     "background": (0, "The background differs: first in the statistics, last"),
-    "class_names": ((*NAMES[::-1], "background"), "class 0 is 'thing 9' in the statistics, 'thing 0' in"),
+    "names": ((*NAMES[::-1], "background"), "class 0 is 'thing 9' in the statistics, 'thing 0' in"),
     "activation": ("sigmoid", "activation differs: sigmoid in the statistics, softmax in the predictions"),
-    "fingerprint": ("2d" * 32, r"weights differ \(2d2d.* in the statistics, 1c1c.* in the predictions"),
+    "source": (
+        "torch:" + "2d" * 32,
+        r"weights differ \(torch:2d2d.* in the statistics, torch:1c1c",
+    ),
 }
 
 
 @pytest.mark.parametrize("field", OTHERS)
 def test_statistics_of_another_model_are_refused(softmax_split, field):
     value, words = OTHERS[field]
-    header = replace(softmax_split.store.header, metadata={"fingerprint": "1c" * 32})
+    head = replace(softmax_split.store.header.head, source="torch:" + "1c" * 32)
     other = of_the_store(softmax_split.moments, **{field: value})
     with pytest.raises(InputError, match=words):
-        fit_for_store("logn", header, moments=other)
+        fit_for_store("logn", head, moments=other)
     if field == "background":  # a map to another column is never right
         with pytest.raises(InputError, match=words):
-            fit_for_store("norcal", header, moments=other, counts=softmax_split.counts, allow_mismatch=True)
+            fit_for_store("norcal", head, moments=other, counts=softmax_split.counts, allow_mismatch=True)
         return
     with pytest.warns(LogNWarning, match=words):
-        allowed = fit_for_store("logn", header, moments=other, allow_mismatch=True)
-    plain = fit_for_store("logn", header, moments=softmax_split.moments)
+        allowed = fit_for_store("logn", head, moments=other, allow_mismatch=True)
+    plain = fit_for_store("logn", head, moments=softmax_split.moments)
     np.testing.assert_array_equal((allowed.scale, allowed.shift), (plain.scale, plain.shift))
 
 
-@pytest.mark.parametrize("changes", [{"background": None, "activation": None}, {"fingerprint": "2d" * 32}])
+@pytest.mark.parametrize("changes", [{"background": None, "activation": None}, {"source": "torch:" + "2d" * 32}])
 def test_what_one_side_does_not_know_is_no_difference(softmax_split, changes, recwarn):
     sides = of_the_store(softmax_split.moments, **changes), softmax_split.moments
-    fitted, plain = (fit_for_store("logn", softmax_split.store.header, moments=moments) for moments in sides)
+    fitted, plain = (fit_for_store("logn", softmax_split.store.header.head, moments=moments) for moments in sides)
     np.testing.assert_array_equal((fitted.scale, fitted.shift), (plain.scale, plain.shift))
     assert not recwarn.list
 
 
 def test_the_store_knows_the_activation_that_the_statistics_lack(sigmoid_split):
     moments = of_the_store(sigmoid_split.moments, activation=None)
-    fitted = fit_for_store("logn", sigmoid_split.store.header, moments=moments)
-    assert fitted.source.activation == "sigmoid"
-    assert fitted == fit_for_store("logn", sigmoid_split.store.header, moments=sigmoid_split.moments)
+    fitted = fit_for_store("logn", sigmoid_split.store.header.head, moments=moments)
+    assert fitted.head.activation == "sigmoid"
+    assert fitted == fit_for_store("logn", sigmoid_split.store.header.head, moments=sigmoid_split.moments)
 
 
 def test_the_verdict_names_what_is_clear_and_what_is_not(comparison):

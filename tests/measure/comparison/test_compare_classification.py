@@ -11,7 +11,7 @@ from logn.measure.classification.metrics import classification_metrics
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings
 from logn.measure.comparison.tables import write_comparison
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 COUNTS = np.array([600, 150, 100, 40, 20, 12, 5])
@@ -126,7 +126,7 @@ def test_statistics_from_an_array_a_file_and_an_object_are_the_same(tmp_path):
 
 def test_counts_and_statistics_meet_by_name():
     names = tuple("abcdefg")
-    moments = ClassMoments(CLASSES, sample_rows=50, metadata=StatisticsMetadata(class_names=names))
+    moments = ClassMoments(Head(CLASSES, names=names), sample_rows=50)
     moments.update(TRAIN)
     order = np.random.default_rng(1).permutation(CLASSES)
     table = ClassCounts(COUNTS[order], names=[names[place] for place in order])
@@ -142,8 +142,8 @@ def test_counts_and_statistics_meet_by_name():
 
 NAN = TRAIN.copy()
 NAN[3, 2] = np.nan
-OTHER = ClassMoments(7, metadata=StatisticsMetadata(background=0))
-REVERSED = logn.methods.logit_adjustment(COUNTS).with_source(StatisticsMetadata(class_names=tuple("gfedcba")))
+OTHER = ClassMoments(Head(7, background=0))
+REVERSED = logn.methods.logit_adjustment(COUNTS).with_head(Head(names=tuple("gfedcba")))
 
 
 @pytest.mark.parametrize(

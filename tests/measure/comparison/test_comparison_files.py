@@ -33,6 +33,7 @@ from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings
+from logn.statistics.head import Head
 
 CLASSES = 3
 VALUES, TEXTS, COUNTS = st.floats(-2, 2) | st.just(math.nan), st.text(max_size=12), st.integers(0, 2**40)
@@ -73,7 +74,9 @@ ROWS = st.lists(COUNTS, min_size=CLASSES, max_size=CLASSES).map(np.array)
 LABELS = st.integers(0, CLASSES - 1)
 MAPS = st.one_of(
     st.none(),
-    st.builds(ClassAffine, NUMBERS, NUMBERS, st.sampled_from([None, 0, -1]), TEXTS, st.dictionaries(TEXTS, TEXTS)),
+    st.builds(
+        ClassAffine, NUMBERS, NUMBERS, st.sampled_from([None, Head(background=0)]), TEXTS, st.dictionaries(TEXTS, TEXTS)
+    ),
     st.just(np.negative),
 )
 SETTINGS = st.builds(
@@ -171,7 +174,7 @@ def other_row(comparison, **parts):
         lambda found: replace(found, notes=("other",)),
         lambda found: replace(found, settings=CompareSettings(num_bootstrap=5, seed=1)),
         lambda found: replace(found, classes=(replace(found.classes[0], mean=None), *found.classes[1:])),
-        lambda found: other_row(found, transform=ClassAffine(np.ones(11), np.zeros(11), -1)),
+        lambda found: other_row(found, transform=ClassAffine(np.ones(11), np.zeros(11), head=Head(background=-1))),
         lambda found: other_row(found, details=replace(found.rows[-1].details, images=-1)),
     ],
 )

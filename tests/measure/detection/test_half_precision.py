@@ -8,12 +8,15 @@ from logn.matching.labels import load_ground_truth
 from logn.measure.detection.metrics import evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import decode_many
+from logn.statistics.head import Head
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_ap_hardly_moves(tmp_path, seed):
     rng = np.random.default_rng(seed)
-    affine = ClassAffine.over_foreground(rng.uniform(0.7, 1.4, 10), rng.normal(0, 1, 10), -1, method="made")
+    affine = ClassAffine.over_foreground(
+        rng.uniform(0.7, 1.4, 10), rng.normal(0, 1, 10), Head(background=-1), method="made"
+    )
     ap = {}
     for dtype in ("float16", "float32"):
         (tmp_path / dtype).mkdir()

@@ -35,7 +35,7 @@ def made(images, rng):
     truth = GroundTruth(
         *("made", "coco", np.arange(images), np.arange(CLASSES), np.arange(CLASSES)),
         *(tuple("abcdefghij"), None, image, label, np.zeros((len(image), 4)), np.ones(len(image))),
-        *(np.zeros(len(image), bool), None, None, {}),
+        *(np.zeros(len(image), bool), None, None),
     )
     where, which, logit = (np.concatenate(pair) for pair in zip((image, label, logits), others, strict=True))
     right = np.arange(len(where)) < len(image)

@@ -16,7 +16,8 @@ from logn.measure.detection.metrics import COUNTED_AT, count_name
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 CLASSES, FREQUENCY = 4, "rrcf"
 METHODS = {"raised": ClassAffine([1.0, 2, 1, 1], [2.0, 0, 1, 0]), "lowered": ClassAffine([1.0] * 4, [-9.0, -8, -7, -9])}
@@ -28,7 +29,7 @@ def made_problem(folder, seed, *, federated, images=14):
     rng = np.random.default_rng(seed)
     ids = rng.permutation(50)[:images] + 1
     listed, annotations = [], []
-    with PredictionWriter(folder, StoreHeader(num_columns=CLASSES, activation="sigmoid", dtype="float32")) as writer:
+    with PredictionWriter(folder, StoreHeader(Head(CLASSES, activation="sigmoid"), dtype="float32")) as writer:
         for image in ids.tolist():
             number = int(rng.integers(1, 6))
             corner = rng.integers(0, 4, (number, 2)) * 12.0
@@ -50,7 +51,7 @@ def made_problem(folder, seed, *, federated, images=14):
                 annotation = {"id": len(annotations) + 1, "image_id": image, "category_id": label + 1, "iscrowd": crowd}
                 annotations.append(annotation | {"bbox": [*box[:2], 20.0, 20.0], "area": 400.0})
     categories = [{"id": c + 1, "name": str(c), "frequency": FREQUENCY[c]} for c in range(CLASSES)]
-    return PredictionStore(folder), {"images": listed, "annotations": annotations, "categories": categories}
+    return Predictions(folder), {"images": listed, "annotations": annotations, "categories": categories}
 
 
 def overlap(box, other):

@@ -28,7 +28,8 @@ from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record
 from logn.predictions.decoder import DecodeSettings, decode
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
+from logn.statistics.head import Head
 
 # No framework may look for files or updates on a network, or write outside the tests' own folders.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -39,7 +40,9 @@ os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.mkdtemp(prefix="yolo-settings-
 
 def random_map(columns, background=None, seed=0):
     generator = np.random.default_rng(seed)
-    return ClassAffine(generator.uniform(0.5, 2.0, columns), generator.normal(size=columns), background)
+    return ClassAffine(
+        generator.uniform(0.5, 2.0, columns), generator.normal(size=columns), head=Head(background=background)
+    )
 
 
 def spread_out(model, layer):
@@ -82,8 +85,8 @@ def agreement():
             assert recorded.count.tolist() == [len(rows)] * columns
             np.testing.assert_allclose(recorded.mean, rows.mean(axis=0), rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(recorded.variance, rows.var(axis=0, ddof=1), rtol=1e-4, atol=1e-9)
-            assert recorded.metadata.background == layer.background
-            assert recorded.metadata.activation == layer.activation
+            assert recorded.head.background == layer.background
+            assert recorded.head.activation == layer.activation
 
         maps = [random_map(columns, layer.background, seed) for seed in range(layer.num_stages)]
         affine = maps if layer.stages else maps[0]
@@ -138,7 +141,7 @@ def refusal():
             locate_logits(model, num_columns=columns)
         message = str(caught.value)
         kind = type(model.get_submodule(renamed)).__name__
-        assert f"with {columns} columns were found in {type(model).__name__}" in message
+        assert f"`{type(model).__name__}`" in message
         assert f'logn.LogitLayer("{renamed}"' in message
         assert f"{renamed} ({kind}, " in message
         assert "\n" not in message
@@ -150,11 +153,13 @@ def decoded_as_the_framework_does(detector, images, folder, **changes):
     """The detections of each image, decoded from stored proposals with the settings that the adapter names."""
     found = [detector.propose([image])[0] for image in images]  # as there: a batch is computed in another order
     header = StoreHeader(
-        num_columns=found[0].num_columns,
-        background=detector.background,
-        activation=detector.activation,
+        Head(
+            found[0].num_columns,
+            background=detector.background,
+            activation=detector.activation,
+            objectness=found[0].objectness is not None,
+        ),
         class_boxes=found[0].boxes.ndim == 3,
-        objectness=found[0].objectness is not None,
         dtype="float32",
         postprocessing=detector.postprocessing,
     )
@@ -164,7 +169,7 @@ def decoded_as_the_framework_does(detector, images, folder, **changes):
             assert (proposals.height, proposals.width) == tuple(images[image_id].shape[-2:])
             writer.append(image_id, proposals)
     settings = DecodeSettings.of_framework(replace(detector.postprocessing, **changes))
-    detections = decode(PredictionStore(folder), settings=settings)
+    detections = decode(Predictions(folder), settings=settings)
     return [detections.take(detections.image_index == index) for index in range(len(images))]
 
 

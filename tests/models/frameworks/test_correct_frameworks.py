@@ -111,15 +111,15 @@ class TestHuggingFace:
         source, out = folder(name), tmp_path / "corrected"
         done = correct(source, noise, out)
         assert (done.method, done.num_classes, done.images, done.files) == ("recommended", 5, 6, (out,))
-        metadata = done.moments[0].metadata
+        metadata = done.moments[0].head
         background = (-1, "softmax") if name == "detr" else (None, "sigmoid")
         assert (metadata.background, metadata.activation) == background
-        assert metadata.class_names == (*NAMES, *(["background"] if name == "detr" else []))
+        assert metadata.names == (*NAMES, *(["background"] if name == "detr" else []))
         statistics = ClassMoments.load(out / "logn-statistics.safetensors")
         assert statistics.count.max() == done.moments[0].count.max()
         close(self.logits(out), self.logits(source), ClassAffine.load(out / "logn-affine.safetensors"))
         assert {file.name for file in tmp_path.iterdir()} == {"model", "corrected", "train"}
-        with pytest.raises(InputError, match="holds a correction already; use it as it is"):
+        with pytest.raises(InputError, match="holds a correction already"):
             correct(out, noise, tmp_path / "twice")
 
     def test_without_an_output_nothing_is_written(self, folder, noise, tmp_path, capsys):
@@ -146,7 +146,7 @@ class TestHuggingFace:
         files = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("model", "copy")]
         assert files[0] == files[1]
         done = correct(tmp_path / "copy", noise, tmp_path / "out", method="recommended:force=true")
-        assert (done.num_classes, done.moments[0].metadata.activation) == (6, "softmax")
+        assert (done.num_classes, done.moments[0].head.activation) == (6, "softmax")
         assert done.change.is_classification
         again = hf.ResNetForImageClassification.from_pretrained(tmp_path / "out").eval()
         pixels = torch.rand(2, 3, 32, 32)
@@ -183,7 +183,7 @@ class TestUltralytics:
         done = correct(source, noise, out, trust=True, method="p2p:strength=0.5")
         assert (done.num_classes, done.images, len(done.maps)) == (5, 6, stages)
         assert done.traits.preprocessing == "letterboxed to 64"
-        assert done.moments[0].metadata.class_names == NAMES
+        assert done.moments[0].head.names == NAMES
         own_logits = models_of("test_ultralytics.py")["own_logits"]
         before, after = (own_logits(YOLO(path).model.eval()) for path in (source, out))
         for stage, rows in enumerate(zip(after, before, strict=True), 1):

@@ -16,7 +16,7 @@ from torchvision.transforms import functional
 
 import logn
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.frameworks.rfdetr import RFDetrDetector
 from logn.models.layer import LogitLayer
 from logn.models.locate import locate_logits
@@ -128,13 +128,11 @@ def test_the_column_that_is_no_class_is_to_be_named(spread):
 
 def test_layers_that_cannot_be_known_are_not_guessed(spread):
     """Keypoints add to the logits; a renamed layer has as many columns as those that pick proposals."""
-    with pytest.raises(
-        InputError, match=r'found in LWDETR, .*LogitLayer\("class_embed".* layers are class_embed \(Linear'
-    ):
+    with pytest.raises(InputError, match=r'`LWDETR`, .*LogitLayer\("class_embed".* layers are class_embed \(Linear'):
         locate_logits(make(spread, use_grouppose_keypoints=True))
     model = make(spread)
     model.labels = model._modules.pop("class_embed")
-    message = r"with 6 columns were found in LWDETR, .*enc_out_class_embed\.0 .*labels \(Linear, 6"
+    message = r"`LWDETR`, .*enc_out_class_embed\.0 .*labels \(Linear, 6"
     with pytest.raises(InputError, match=message):
         locate_logits(model, num_columns=CLASSES + 1)
     outer = nn.Module()

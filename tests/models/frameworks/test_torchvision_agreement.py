@@ -20,6 +20,7 @@ from logn.models.locate import locate_logits
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record
+from logn.statistics.head import Head
 
 COLUMNS = 5
 SMALL = {"min_size": 64, "max_size": 96}
@@ -79,7 +80,9 @@ def torchvision_logits(model):
 
 def random_map(background):
     generator = np.random.default_rng(2)
-    return ClassAffine(generator.uniform(0.5, 2.0, COLUMNS), generator.normal(size=COLUMNS), background)
+    return ClassAffine(
+        generator.uniform(0.5, 2.0, COLUMNS), generator.normal(size=COLUMNS), head=Head(background=background)
+    )
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -91,8 +94,8 @@ def test_recorded_attached_and_folded_agree_with_torchvision(name):
     assert moments.count.tolist() == [len(plain)] * COLUMNS
     np.testing.assert_allclose(moments.mean, plain.mean(axis=0, dtype=np.float64), rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(moments.variance, plain.astype(np.float64).var(axis=0, ddof=1), rtol=1e-5)
-    assert moments.metadata.activation == layer.activation
-    assert moments.metadata.population == layer.population
+    assert moments.head.activation == layer.activation
+    assert moments.head.population == layer.population
 
     affine = random_map(layer.background)
     expected = affine(plain)

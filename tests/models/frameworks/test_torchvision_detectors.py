@@ -21,7 +21,8 @@ from logn.models.frameworks.torchvision import TorchvisionDetector  # noqa: E402
 from logn.models.layer import find_modules  # noqa: E402
 from logn.models.proposals import Proposals  # noqa: E402
 from logn.predictions.decoder import DecodeSettings, decode  # noqa: E402
-from logn.predictions.store import PredictionStore, PredictionWriter, StoreHeader  # noqa: E402
+from logn.predictions.store import Predictions, PredictionWriter, StoreHeader  # noqa: E402
+from logn.statistics.head import Head  # noqa: E402
 
 CLASSES = 6
 NONE = {"weights": None, "weights_backbone": None, "num_classes": CLASSES + 1}
@@ -105,19 +106,22 @@ def made_model(name):
 def stored(detector, folder, pictures):
     proposals = [detector.propose([picture])[0] for picture in pictures]  # in a batch, images are padded to one size
     header = StoreHeader(
-        num_columns=proposals[0].num_columns,
-        background=detector.background,
-        activation=detector.activation,
+        Head.of_classes(
+            None,
+            proposals[0].num_columns,
+            background=detector.background,
+            class_columns=detector.class_columns,
+            activation=detector.activation,
+            objectness=proposals[0].objectness is not None,
+        ),
         dtype="float32",
         class_boxes=proposals[0].boxes.ndim == 3,
-        class_columns=detector.class_columns,
-        objectness=proposals[0].objectness is not None,
         postprocessing=detector.postprocessing,
     )
     with PredictionWriter(folder, header) as writer:
         for number, found in enumerate(proposals):
             writer.append(number, found)
-    return PredictionStore(folder)
+    return Predictions(folder)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "mapped"])
@@ -132,7 +136,9 @@ def test_decode_equals_the_final_output_of_the_model(name, tmp_path):
     affine = None
     if name == "mapped":
         rng = np.random.default_rng(0)
-        affine = logn.ClassAffine.over_foreground(rng.uniform(0.5, 1.5, 6), rng.normal(0, 1, 6), 0, method="made")
+        affine = logn.ClassAffine.over_foreground(
+            rng.uniform(0.5, 1.5, 6), rng.normal(0, 1, 6), Head(background=0), method="made"
+        )
         layer = model.roi_heads.box_predictor.cls_score
         hook = layer.register_forward_hook(lambda module, inputs, output: affine(output))
     with torch.inference_mode():
@@ -158,7 +164,9 @@ def test_mmdetection_order_of_steps(tmp_path, background):
     corner = rng.uniform(0, 80, (200, 2))
     boxes = np.hstack([corner, corner + rng.uniform(5, 50, (200, 2))]).astype(np.float32)
     logits = rng.normal(0, 2, (200, 41)).astype(np.float32)
-    with PredictionWriter(tmp_path, StoreHeader(num_columns=41, background=background, dtype="float32")) as writer:
+    with PredictionWriter(
+        tmp_path, StoreHeader(Head(41, background=background, activation="softmax"), dtype="float32")
+    ) as writer:
         writer.append(1, Proposals(boxes, logits, height=130, width=130))
     scores = torch.from_numpy(logits).softmax(-1)
     scores = scores[:, 1:] if background == 0 else scores[:, :-1]
@@ -168,7 +176,7 @@ def test_mmdetection_order_of_steps(tmp_path, background):
     offset = labels.double()[:, None] * (candidates.max().double() + 1)
     keep = torchvision.ops.nms(candidates.double() + offset, kept_scores.double(), 0.5)[:300]
     settings = DecodeSettings(score_threshold=1e-3, max_detections=300, min_box_size=0)
-    found = decode(PredictionStore(tmp_path), None, settings)
+    found = decode(Predictions(tmp_path), None, settings)
     np.testing.assert_array_equal(found.proposal, rows[keep].numpy())
     np.testing.assert_array_equal(found.labels, labels[keep].numpy())
     np.testing.assert_allclose(found.scores, kept_scores[keep].numpy(), rtol=1e-5)

@@ -12,7 +12,7 @@ import torch
 
 from logn.correction.calibrate import calibrate
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.frameworks.transformers import TransformersDetector
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits

@@ -14,7 +14,7 @@ import logn
 from logn.errors import InputError
 from logn.models.frameworks.transformers import read_transformers
 from logn.models.locate import locate_logits
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 hf = pytest.importorskip("transformers", reason="the extra `frameworks` is not installed")
 
@@ -137,7 +137,7 @@ def test_text_classifiers_are_corrected_in_python(name, path, config, noise, tmp
 
 def test_language_models_that_score_each_token_are_not_known():
     config = hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=2, num_labels=4, bos_token_id=1, eos_token_id=2)
-    with pytest.raises(InputError, match="No class logits were found in GPT2ForSequenceClassification"):
+    with pytest.raises(InputError, match="`GPT2ForSequenceClassification`"):
         locate_logits(hf.GPT2ForSequenceClassification(config))
 
 
@@ -145,7 +145,7 @@ def test_the_commands_of_the_page(run_page, saved):
     run = run_page(NAMES)
     saved("d_fine", Path("detector"))
     assert run("huggingface.md", "correct", "predict") == ["correct", "predict", "compare", "report"]
-    store = PredictionStore("predictions")
-    assert (len(store), store.header.class_names, store.header.objectness) == (4, NAMES, True)
+    store = Predictions("predictions")
+    assert (len(store), store.header.class_names, store.header.head.objectness) == (4, NAMES, True)
     assert store.header.postprocessing.objectness == "added"
     assert Path("comparison/report.html").is_file()

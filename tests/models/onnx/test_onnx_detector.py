@@ -20,7 +20,7 @@ from logn.methods.sampled_scores import class_scores
 from logn.models.onnx.boxes import find_objectness
 from logn.models.onnx.file import read_onnx
 from logn.models.onnx.fold import fold_onnx
-from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
+from logn.models.onnx.locate import OnnxLogits, Wanted, locate
 from logn.models.onnx.model import record_onnx
 from logn.models.open import detector as open_detector
 from logn.models.preprocessing import PRESETS, Preprocessing
@@ -247,14 +247,11 @@ def test_the_classes_alone_are_found_and_folded(tmp_path, name, classes):
     """16 is also the number of bins of a distribution, and 4 that of the numbers of a box."""
     source = LAYOUTS[name](tmp_path / "m.onnx", classes)
     columns = classes + (name == "detr")
-    found, _ = locate_onnx_logits(read_onnx(source), Wanted())
+    found = locate(read_onnx(source), Wanted()).logits
     assert (found.num_columns, found.start) == (columns, 5 if name == "yolov5" else 0)
     generator = np.random.default_rng(5)
     affine = ClassAffine(generator.uniform(0.5, 2, columns), generator.normal(size=columns))
-    report = fold_onnx(source, affine, tmp_path / "out.onnx")
-    assert report.way == "weights"
-    before, after = (onnx.load(str(tmp_path / file)) for file in ("m.onnx", "out.onnx"))
-    assert [node.op_type for node in after.graph.node] == [node.op_type for node in before.graph.node]
+    assert fold_onnx(source, affine, tmp_path / "out.onnx").tensors == found.tensors
     like = LIKE.get(name, name)
     old, new = (open_detector(tmp_path / file, like=like).propose([picture()])[0] for file in ("m.onnx", "out.onnx"))
     np.testing.assert_array_equal(new.boxes, old.boxes)
@@ -357,7 +354,7 @@ def test_levels_of_low_scores_are_not_mistaken_for_each_other(dtype):
     """The order of the levels in the output is found though all scores are below 1e-4."""
     rng = np.random.default_rng(0)
     first, second = (rng.normal(-10, 0.4, (1, 50, 3)).astype(dtype) for _ in range(2))
-    logits = OnnxLogits(("a", "b"), -1, 3, np.dtype(dtype), "sigmoid", (), None, None, 0, 3)
+    logits = OnnxLogits(("a", "b"), -1, 3, np.dtype(dtype), "sigmoid", (), 0, 3)
     scores = sigmoid(np.concatenate([second, first], axis=1)).astype(dtype)
     boxes, objectness = np.ones((1, 100, 4), dtype), rng.uniform(0.1, 0.9, (1, 100, 1)).astype(dtype)
     values = {"a": first, "b": second, "y": np.concatenate([boxes, objectness, scores], axis=2)}
@@ -410,7 +407,7 @@ def test_a_model_that_chooses_its_boxes_inside_is_corrected_but_not_stored(tmp_p
     graph.add("v, i = TopK(best, k) scores = Gather <axis = 1> (t, i) boxes = Gather <axis = 1> (bt, i)")
     source = graph.save(tmp_path / "m.onnx", f"float[A, B, C, {CLASSES}] scores, float[D, E, F, 4] boxes")
     report = fold_onnx(source, ClassAffine(np.full(CLASSES, 2.0), np.zeros(CLASSES)), tmp_path / "out.onnx")
-    assert (report.way, report.layers) == ("weights", ("cls_w",))
+    assert report.tensors == ("c",)
     with pytest.raises(InputError, match=r"chooses among its boxes inside the graph \(TopK\).*can be corrected"):
         open_detector(source, like="ultralytics")
 
@@ -424,5 +421,62 @@ def test_several_images_at_once_are_those_one_by_one(tmp_path):
 
 def test_raw_levels_with_box_objectness_and_classes_are_split_where_the_user_says_so(tmp_path):
     source = raw_levels(tmp_path / "m.onnx")
-    found, _ = locate_onnx_logits(read_onnx(source), Wanted(start=5))
+    found = locate(read_onnx(source), Wanted(start=5)).logits
     assert (found.num_columns, found.start, found.activation, len(found.tensors)) == (CLASSES, 5, None, 3)
+
+
+def cut_heads(path, anchors, classes=CLASSES, *, cut="Split", order="anchor * columns"):
+    """A head per level whose box is cut off before the sigmoid: box, objectness and classes, or box and classes."""
+    graph, width = Writer(8), 5 + classes
+    graph.constant("parts", [4, 1 + classes])
+    graph.constant("four", [4])
+    graph.constant("end", [2**31 - 1])
+    graph.constant("axis", [4])
+    graph.constant("rows", [1, -1, 1 + classes])
+    grouped = order.startswith("anchor")
+    for level, cells in enumerate(CELLS):
+        shape = [anchors, width] if grouped else [width, anchors]
+        graph.constant(f"split{level}", [1, *shape, cells, cells])
+        graph.conv(f"m{level}", level, anchors * width)
+    permutation = [0, 1, 3, 4, 2] if grouped else [0, 2, 3, 4, 1]
+    graph.each(f"v# = Reshape(m#, split#) t# = Transpose <perm = {permutation}> (v#)")
+    split = "b#, c# = Split <axis = 4> (t#, parts)"
+    graph.each(split if cut == "Split" else "b# = Slice(t#, zero, four, axis) c# = Slice(t#, four, end, axis)")
+    graph.constant("zero", [0])
+    graph.each("r# = Reshape(c#, rows)")
+    graph.add("z = Concat <axis = 1> (r0, r1, r2) y = Sigmoid(z)")
+    boxes = ", ".join(f"float[A{level}, B{level}, C{level}, D{level}, 4] b{level}" for level in range(3))
+    return graph.save(path, f"float[1, N, {1 + classes}] y, {boxes}")
+
+
+@pytest.mark.parametrize("cut", ["Split", "Slice"])
+@pytest.mark.parametrize("order", ["anchor * columns", "columns * anchors"])
+def test_columns_right_behind_a_box_begin_with_an_objectness_where_there_are_anchors(tmp_path, cut, order):
+    source = read_onnx(cut_heads(tmp_path / "m.onnx", 3, cut=cut, order=order))
+    assert [(found.start, found.num_columns) for found in [locate(source, Wanted()).logits]] == [(1, CLASSES)]
+
+
+def test_of_one_box_per_place_the_user_has_to_say_whether_an_objectness_follows(tmp_path):
+    source = read_onnx(cut_heads(tmp_path / "m.onnx", 1))
+    with pytest.raises(InputError, match="num_columns"):
+        locate(source, Wanted())
+    for columns, start in ((CLASSES, 1), (CLASSES + 1, 0)):
+        found = locate(source, Wanted(columns)).logits
+        assert (found.start, found.num_columns) == (start, columns)
+
+
+def test_columns_beside_boxes_of_another_layer_are_all_classes(tmp_path):
+    """A box that is joined with the scores, and then cut off again, is none of their layer."""
+    graph = Writer(9)
+    graph.constant("parts", [4, CLASSES])
+    for level in range(3):
+        graph.conv(f"cls{level}", level, CLASSES)
+        graph.conv(f"reg{level}", level, 4)
+        graph.constant(f"rows{level}", [1, 4 + CLASSES, -1])
+    graph.each("j# = Concat <axis = 1> (reg#, cls#) r# = Reshape(j#, rows#)")
+    graph.add("all = Concat <axis = 2> (r0, r1, r2) boxes, z = Split <axis = 1> (all, parts) y = Sigmoid(z)")
+    found = locate(
+        read_onnx(graph.save(tmp_path / "m.onnx", f"float[1, {CLASSES}, N] y, float[1, 4, N] boxes")), Wanted()
+    )
+    assert (found.logits.start, found.logits.num_columns) == (0, CLASSES)
+    assert {layer.weight for layer in found.logits.layers} == {"cls0_w", "cls1_w", "cls2_w"}

@@ -1,4 +1,4 @@
-"""Folding into ONNX graphs written by hand: every form of the class layer, and all that is refused."""
+"""Folding into ONNX graphs written by hand: every form of the class layer, and what is refused."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from logn.errors import InputError, MissingExtraError
 from logn.methods.affine import ClassAffine
 from logn.models.onnx import fold as onnx_fold
 from logn.models.onnx.fold import METADATA_KEY, Proof, compare_logits, fold_onnx
+from logn.statistics.head import Head
 
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})
 COSINE = "n = ReduceL2 <axes = [0]> (w) d = Div(w, n) z = MatMul(x, d) y = Softmax(z)"
@@ -25,8 +26,10 @@ def random(*shape):
     return np.random.default_rng(3).normal(size=shape).astype(np.float32)
 
 
-def operators(path):
-    return [node.op_type for node in onnx.load(str(path)).graph.node]
+def weights_of(path):
+    """What the file stores, without what folds put there."""
+    stored = onnx.load(str(path)).graph.initializer
+    return {tensor.name: tensor.SerializeToString() for tensor in stored if not tensor.name.startswith("logn_")}
 
 
 @pytest.fixture
@@ -53,6 +56,7 @@ def folded(tmp_path):
         actual = run_graph(tmp_path / "out.onnx", feed, tensor)
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
         assert source.read_bytes() == before
+        assert weights_of(tmp_path / "out.onnx") == weights_of(source)
         assert report.largest_difference <= tolerance * max(1.0, report.largest_logit)
         assert report.rows > 0
         return report
@@ -65,12 +69,11 @@ def source(tmp_path):
     return write_graph(tmp_path / "m.onnx", "y = Gemm(x, w)", w=(4, 3))
 
 
-@pytest.mark.parametrize("attributes", ["", "transB = 1, ", "alpha = 0.5, beta = 3.0, ", "beta = 0.0, transB = 1, "])
-@pytest.mark.parametrize("bias", [None, (3,), (1, 3), (1,), ()], ids=str)
+@pytest.mark.parametrize("attributes", ["", "alpha = 0.5, beta = 3.0, transB = 1, "])
+@pytest.mark.parametrize("bias", [None, (3,), (1,)], ids=str)
 def test_gemm(folded, attributes, bias):
     weights = {"w": (3, 4) if "transB" in attributes else (4, 3)} | ({} if bias is None else {"b": bias})
-    report = folded(f"y = Gemm <{attributes}transA = 0> ({', '.join(('x', *weights))})", "y", **weights)
-    assert (report.way, report.layers) == ("weights", ("w",))
+    folded(f"y = Gemm <{attributes}transA = 0> ({', '.join(('x', *weights))})", "y", **weights)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +82,7 @@ def test_gemm(folded, attributes, bias):
 def test_matmul_with_its_bias_on_either_side_or_none(folded, body):
     weights = {"w": (4, 3)} | ({"b": (3,)} if "b" in body else {})
     feed = {"x": random(2, 5, 4)}
-    report = folded(body, "y", "float[N, 5, 3] y", feed=feed, inputs="float[N, 5, 4] x", **weights)
-    assert report.way == "weights"
+    folded(body, "y", "float[N, 5, 3] y", feed=feed, inputs="float[N, 5, 4] x", **weights)
 
 
 @pytest.mark.parametrize("order", ["anchor * classes + class", "class * anchors + anchor"])
@@ -91,7 +93,7 @@ def test_the_layout_of_the_anchors_is_measured(folded, order):
     p = Transpose <perm = {permutation}> (r) l = Reshape(p, t) y = Sigmoid(l)"""
     model = {"w": (6, 4, 3, 3), "s": np.array(shape), "t": np.array([0, -1, 3]), "inputs": "float[N, 4, 5, 5] x"}
     report = folded(body, "l", "float[N, M, 3] y", feed={"x": random(2, 4, 5, 5)}, **model)
-    assert (report.way, report.layers, report.activation) == ("weights", ("w",), "sigmoid")
+    assert (report.axis, report.activation) == (-1, "sigmoid")
 
 
 def test_a_class_axis_that_is_not_the_last(folded):
@@ -104,38 +106,38 @@ def test_a_class_axis_that_is_not_the_last(folded):
 WV = {"w": (4, 3), "v": (4, 3)}
 TWO = "z = Gemm(x, w) p = Softmax(z) y = Identity(p) q = Gemm(x, v) box = Sigmoid(q)"
 BOXES = "float[N, 3] y, float[N, 3] box"
-GRAPHS = {  # the tensor of the logits, the weights that take the map (nodes where none do), the body, the rest
+GRAPHS = {  # the tensor of the logits, the body, the rest
     "a temperature and an offset": (
-        "l", ("w",), "z = Gemm(x, w) s = Mul(t, z) l = Sub(o, s) y = Softmax(l)",
+        "l", "z = Gemm(x, w) s = Mul(t, z) l = Sub(o, s) y = Softmax(l)",
         {"w": (4, 3), "t": np.float32(20.0), "o": np.float32([3.0]), "tolerance": 1e-4},
     ),
     "identity, transpose and constant nodes": (
-        "z", ("t",), """i = Identity(w) t = Transpose <perm = [1, 0]> (i) p = MatMul(x, t)
+        "z", """i = Identity(w) t = Transpose <perm = [1, 0]> (i) p = MatMul(x, t)
         b = Constant <value_floats = [1.0, 2.0, 3.0]> () z = Add(p, b) y = Softmax(z)""", {"w": (3, 4)},
     ),
-    "a cosine": ("z", (), COSINE, {"w": (4, 3)}),
-    "a sum of layers": ("z", (), "p = Gemm(x, w) q = Gemm(x, v) z = Add(p, q) y = Sigmoid(z)", WV),
+    "a cosine": ("z", COSINE, {"w": (4, 3)}),
+    "a sum of layers": ("z", "p = Gemm(x, w) q = Gemm(x, v) z = Add(p, q) y = Sigmoid(z)", WV),
     "chosen channels": (  # which channels are logits is another question for each input
-        "z", (), """j = Gemm(x, joint) m = ReduceMean <axes = [0], keepdims = 0> (x) best, i = TopK(m, three)
+        "z", """j = Gemm(x, joint) m = ReduceMean <axes = [0], keepdims = 0> (x) best, i = TopK(m, three)
         z = Gather <axis = 1> (j, i) y = Sigmoid(z)""", {"joint": (4, 6), "three": np.array([3])},
     ),
-    "softmax of an old opset": ("z", ("w",), "z = Gemm(x, w) y = Softmax(z)", {"w": (4, 3), "opset": 11}),
-    "scores that are named": ("z", ("w",), TWO, {**WV, "outputs": BOXES, "options": {"tensor": "y"}}),
-    "an activation that is named": ("q", ("v",), TWO, {**WV, "outputs": BOXES, "options": {"activation": "sigmoid"}}),
+    "softmax of an old opset": ("z", "z = Gemm(x, w) y = Softmax(z)", {"w": (4, 3), "opset": 11}),
+    "scores that are named": ("z", TWO, {**WV, "outputs": BOXES, "options": {"tensor": "y"}}),
+    "an activation that is named": ("q", TWO, {**WV, "outputs": BOXES, "options": {"activation": "sigmoid"}}),
     "a background speaks for the softmax": (
-        "z", ("w",), TWO, {**WV, "outputs": BOXES, "affine": ClassAffine([1.0, 2.0, 3.0], [0.0, 1, 2], background=0)},
+        "z", TWO, {**WV, "outputs": BOXES, "affine": ClassAffine([1.0, 2.0, 3.0], [0.0, 1, 2], Head(background=0))},
     ),
     "gates inside of the network": (
-        "z", ("w",), """g = Gemm(x, v) s = Sigmoid(g) h = Mul(g, s) a = Gemm(h, u) e = Sigmoid(a) k = Mul(e, h)
+        "z", """g = Gemm(x, v) s = Sigmoid(g) h = Mul(g, s) a = Gemm(h, u) e = Sigmoid(a) k = Mul(e, h)
         z = Gemm(k, w) y = Softmax(z)""", {"v": (4, 3), "u": (3, 3), "w": (3, 3)},
     ),
     "the mean of two heads": (  # distilled transformers: the attention behind it is as wide as the classes
-        "y", (), """a = MatMul(x, k) s = Softmax(a) h = MatMul(s, m) p = Gemm(h, w, b) q = Gemm(h, v) t = Add(p, q)
+        "y", """a = MatMul(x, k) s = Softmax(a) h = MatMul(s, m) p = Gemm(h, w, b) q = Gemm(h, v) t = Add(p, q)
         y = Div(t, two)""",
         {**WV, "k": (4, 3), "m": (3, 4), "b": (3,), "two": np.float32(2), "options": {"tensor": "y"}},
     ),
     "attention as wide as the classes": (
-        "y", (), """t = Transpose <perm = [1, 0]> (x) a = MatMul(x, t) s = Softmax(a) h = MatMul(s, x)
+        "y", """t = Transpose <perm = [1, 0]> (x) a = MatMul(x, t) s = Softmax(a) h = MatMul(s, x)
         p = Gemm(h, w) q = Gemm(h, v) y = Add(p, q)""",
         {**WV, "inputs": "float[3, 4] x", "outputs": "float[3, 3] y", "feed": {"x": random(3, 4)}},
     ),
@@ -144,53 +146,35 @@ GRAPHS = {  # the tensor of the logits, the weights that take the map (nodes whe
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_where_the_map_goes(folded, name):
-    tensor, layers, body, model = GRAPHS[name]
-    report = folded(body, tensor, **model)
-    assert (report.way, report.layers, report.tensors) == ("weights" if layers else "nodes", layers, (tensor,))
+    tensor, body, model = GRAPHS[name]
+    assert folded(body, tensor, **model).tensors == (tensor,)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("a cosine", "computed (Div)"), ("a sum of layers", "from Add"), ("chosen channels", "only a part")],
-)
-def test_nodes_are_put_in_where_weights_cannot_take_the_map(folded, tmp_path, name, reason):
-    tensor, _, body, model = GRAPHS[name]
-    assert reason in folded(body, tensor, **model).reason
-    assert operators(tmp_path / "out.onnx")[-3:-1] == ["Mul", "Add"]
-
-
-def test_a_shared_initialiser_is_folded_once(folded, tmp_path):
+def test_a_shared_initialiser(folded):
     body = "p = Gemm(x, w, b) q = Gemm(v, w, b) l = Concat <axis = 0> (p, q) y = Softmax(l)"
     feed = {"x": random(2, 4), "v": random(3, 4)}
     folded(body, "l", "float[K, 3] y", feed=feed, inputs="float[N, 4] x, float[M, 4] v", w=(4, 3), b=(3,))
-    names = [tensor.name for tensor in onnx.load(str(tmp_path / "out.onnx")).graph.initializer]
-    assert sorted(names) == ["b", "w"]
 
 
-def test_a_tied_initialiser_gets_a_copy(folded, tmp_path):
+def test_a_tied_initialiser_stays_for_its_other_reader(folded, tmp_path):
     body = "z = Gemm(x, w, b) y = Softmax(z) e = MatMul(x, w) other = MatMul(e, u)"
-    report = folded(body, "z", "float[N, 3] y, float[N, 2] other", w=(4, 3), b=(3,), u=(3, 2))
-    assert report.way == "weights"
+    folded(body, "z", "float[N, 3] y, float[N, 2] other", w=(4, 3), b=(3,), u=(3, 2))
     feed = {"x": random(5, 4)}
     np.testing.assert_array_equal(*(run_graph(tmp_path / name, feed, "other") for name in ("model.onnx", "out.onnx")))
 
 
 def test_a_part_of_a_joint_layer_gets_the_map_and_the_rest_of_it_stays(folded, tmp_path):
     body = "j = Gemm(x, joint) z = Slice(j, two, five, one) y = Sigmoid(z)"
-    report = folded(body, "z", joint=(4, 6), two=np.array([2]), five=np.array([5]), one=np.array([1]))
-    assert (report.way, report.layers) == ("weights", ("joint",))
+    folded(body, "z", joint=(4, 6), two=np.array([2]), five=np.array([5]), one=np.array([1]))
     before, after = (run_graph(tmp_path / name, {"x": random(5, 4)}, "j") for name in ("model.onnx", "out.onnx"))
-    np.testing.assert_array_equal(after[:, [0, 1, 5]], before[:, [0, 1, 5]])
-    assert operators(tmp_path / "out.onnx") == operators(tmp_path / "model.onnx")
+    np.testing.assert_array_equal(after, before)
 
 
 @pytest.mark.parametrize("bias", ["Add(c, b)", "Add(b, c)"])
-def test_a_convolution_whose_bias_is_added_by_a_node_of_its_own(folded, tmp_path, bias):
+def test_a_convolution_whose_bias_is_added_by_a_node_of_its_own(folded, bias):
     """As TensorFlow's exports have it."""
     model = {"feed": {"x": random(2, 4, 5, 6)}, "inputs": "float[N, 4, 5, 6] x", "w": (3, 4, 1, 1), "b": (1, 3, 1, 1)}
-    report = folded(f"c = Conv(x, w) z = {bias} y = Sigmoid(z)", "z", "float[N, 3, 5, 6] y", axis=1, **model)
-    assert (report.way, report.layers) == ("weights", ("w",))
-    assert operators(tmp_path / "out.onnx") == ["Conv", "Add", "Sigmoid"]
+    folded(f"c = Conv(x, w) z = {bias} y = Sigmoid(z)", "z", "float[N, 3, 5, 6] y", axis=1, **model)
 
 
 def test_inserted_nodes_reach_everybody_who_reads_the_logits(folded, tmp_path):
@@ -199,12 +183,10 @@ def test_inserted_nodes_reach_everybody_who_reads_the_logits(folded, tmp_path):
     np.testing.assert_allclose(found["y"], softmax(found["z"]), rtol=1e-5)
 
 
-def test_half_precision(folded, tmp_path):
+def test_half_precision(folded):
     weights = {"w": random(4, 3).astype(np.float16), "b": random(3).astype(np.float16)}
     body = "h = Cast <to = 10> (x) z = Gemm(h, w, b) c = Cast <to = 1> (z) y = Softmax(c)"
-    assert folded(body, "c", tolerance=2e-2, **weights).way == "weights"
-    kinds = {tensor.name: tensor.data_type for tensor in onnx.load(str(tmp_path / "out.onnx")).graph.initializer}
-    assert kinds == {"w": TensorProto.FLOAT16, "b": TensorProto.FLOAT16}
+    folded(body, "c", **weights)
 
 
 def test_half_precision_with_more_channels_than_it_can_count(folded):
@@ -212,8 +194,7 @@ def test_half_precision_with_more_channels_than_it_can_count(folded):
     affine = ClassAffine(np.linspace(0.5, 1.5, classes), np.linspace(-1, 1, classes))
     weights = {"w": (random(2 * classes, 4) / 4).astype(np.float16), "s": np.array([-1, classes])}
     body = "h = Cast <to = 10> (x) z = Gemm <transB = 1> (h, w) l = Reshape(z, s) y = Sigmoid(l)"
-    report = folded(body, "l", f"float16[M, {classes}] y", tolerance=2e-2, affine=affine, **weights)
-    assert report.way == "weights"
+    folded(body, "l", f"float16[M, {classes}] y", tolerance=2e-2, affine=affine, **weights)
 
 
 def test_an_output_computed_from_scores_is_not_taken_for_logits_without_asking(tmp_path, refused):
@@ -227,7 +208,7 @@ def test_levels_of_a_pyramid_may_be_named_together(tmp_path, refused):
     body = "p = Gemm(x, w) r = Sigmoid(p) q = Gemm(x, v) t = Sigmoid(q) y = Concat <axis = 0> (r, t)"
     source = write_graph(tmp_path / "m.onnx", body, w=(4, 3), v=(4, 3))
     refused(source, r"several tensors that may be class logits; name one as `tensor`: `p` \(sigmoid .*`q` ")
-    assert fold_onnx(source, AFFINE, tmp_path / "out.onnx", tensor=["p", "q"]).layers == ("w", "v")
+    assert fold_onnx(source, AFFINE, tmp_path / "out.onnx", tensor=["p", "q"]).tensors == ("p", "q")
 
 
 def test_a_choice_among_samples_ends_the_way_back_to_inner_activations(tmp_path, refused):
@@ -248,7 +229,7 @@ def test_external_data_stays_external(tmp_path):
     assert (tmp_path / "m.data").read_bytes() == before
     written = onnx.load(str(tmp_path / "out.onnx"), load_external_data=False)
     places = {tensor.name: tensor.data_location for tensor in written.graph.initializer}
-    assert places == {"w": TensorProto.EXTERNAL, "b": TensorProto.DEFAULT}
+    assert (places["w"], places["b"]) == (TensorProto.EXTERNAL, TensorProto.DEFAULT)
     assert os.stat(tmp_path / "out.onnx.data").st_mode == os.stat(tmp_path / "out.onnx").st_mode
     feed = {"x": random(5, 4)}
     session = onnxruntime.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])
@@ -264,9 +245,20 @@ def test_the_file_says_what_was_folded_and_refuses_another_fold(tmp_path, source
     (record,) = json.loads(entry.value)
     assert (record["method"], record["settings"]) == ("example", {"strength": 2})
     refused(tmp_path / "once.onnx", r"has a map folded into it already \(example\)")
-    fold_onnx(tmp_path / "once.onnx", AFFINE.inverse(), tmp_path / "undone.onnx", allow_refold=True)
+
+
+@pytest.mark.parametrize("name", ["a cosine", "a temperature and an offset", "a sum of layers", "chosen channels"])
+def test_a_map_and_its_inverse_folded_one_after_the_other_change_nothing(tmp_path, name):
+    """The nodes of the second fold got the names of those of the first, which no runtime loads."""
+    tensor, body, model = GRAPHS[name]
+    source = write_graph(tmp_path / "m.onnx", body, **{key: model[key] for key in model.keys() - {"tolerance"}})
+    for number, affine in enumerate([AFFINE, AFFINE.inverse(), AFFINE, AFFINE.inverse()]):
+        done = fold_onnx(source, affine, tmp_path / f"{number}.onnx", allow_refold=True)
+        assert done.tensors == (tensor,)
+        source = done.output_path
     feed = {"x": random(5, 4)}
-    np.testing.assert_allclose(run_graph(tmp_path / "undone.onnx", feed, "y"), run_graph(source, feed, "y"), atol=1e-5)
+    before, after = (run_graph(tmp_path / file, feed, "y") for file in ("m.onnx", "3.onnx"))
+    np.testing.assert_allclose(after, before, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -304,19 +296,18 @@ def test_damaged_files_are_refused(tmp_path, source, refused, damage):
 
 def test_a_proof_that_fails_leaves_nothing_behind(tmp_path, source, monkeypatch):
     (tmp_path / "out.onnx").write_text("what was there before")
-    monkeypatch.setattr(onnx_fold._Trial, "prove", lambda *arguments: Proof(0.5, 1.0, 1e-4, 5))
-    with pytest.raises(InputError, match=r"is off by 0\.5 .*nothing was written"):
+    monkeypatch.setattr(onnx_fold, "compare_logits", lambda *arguments, **options: Proof(0.5, 1.0, 1e-4, 5))
+    with pytest.raises(InputError, match=r"is off by 0\.5"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
     assert (tmp_path / "out.onnx").read_text() == "what was there before"
 
 
-def test_the_proof_sees_a_wrong_layout(source, refused, monkeypatch):
-    """The proof is at the logits, not at the layer: classes in the wrong places do not pass it."""
-    right = onnx_fold._fold_weights
-    swapped = ClassAffine(AFFINE.scale[::-1], AFFINE.shift[::-1])
-    monkeypatch.setattr(onnx_fold, "_fold_weights", lambda model, logits, affine: right(model, logits, swapped))
-    refused(source, "nothing was written")
+def test_the_proof_sees_numbers_in_wrong_places(source, refused, monkeypatch):
+    """The proof compares with the map itself, not with what was put in."""
+    right = onnx_fold._Copy.store
+    monkeypatch.setattr(onnx_fold._Copy, "store", lambda copy, wish, value: right(copy, wish, value[::-1]))
+    refused(source, "is off by")
 
 
 @pytest.mark.parametrize(
@@ -349,12 +340,11 @@ def test_a_trial_input_that_gives_no_numbers_proves_nothing(tmp_path, source, re
     assert fold_onnx(source, AFFINE, tmp_path / "out.onnx", inputs=feed).rows == 1
 
 
-@pytest.mark.parametrize(("insert", "message"), [(False, "`w` overflows float16"), (True, "is off by inf")])
-def test_a_map_too_large_for_half_precision_is_refused(tmp_path, refused, insert, message):
-    """The weights would become infinities of both signs, and their sum NaN."""
+def test_a_map_too_large_for_half_precision_is_refused(tmp_path, refused):
+    """The logits would become infinities of both signs."""
     model = {"inputs": "float16[N, 4] x", "w": random(4, 3).astype(np.float16)}
     source = write_graph(tmp_path / "m.onnx", "z = Gemm(x, w) y = Softmax(z)", "float16[N, 3] y", **model)
-    refused(source, message, affine=ClassAffine([1e6, 1e6, 1e6], [0.0, 0.0, 0.0]), insert=insert)
+    refused(source, "is off by inf", affine=ClassAffine([1e6, 1e6, 1e6], [0.0, 0.0, 0.0]))
 
 
 @pytest.mark.parametrize(
@@ -407,7 +397,5 @@ def test_weights_that_an_old_file_lists_as_inputs(tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
     onnx.save_model(model, str(tmp_path / "old.onnx"))
     affine = ClassAffine([2.0, 1.0, 1.0], [0.0, 1.0, 2.0])
-    for insert in (False, True):
-        report = fold_onnx(tmp_path / "old.onnx", affine, tmp_path / f"new-{insert}.onnx", insert=insert)
-        assert report.way == ("nodes" if insert else "weights")
-        onnx.checker.check_model(str(tmp_path / f"new-{insert}.onnx"))
+    assert fold_onnx(tmp_path / "old.onnx", affine, tmp_path / "new.onnx").tensors == ("z",)
+    onnx.checker.check_model(str(tmp_path / "new.onnx"))

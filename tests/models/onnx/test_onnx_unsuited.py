@@ -11,7 +11,7 @@ from logn.cli.main import execute
 from logn.errors import InputError
 from logn.models.onnx.file import read_onnx
 from logn.models.onnx.fold import fold_onnx
-from logn.models.onnx.locate import Wanted, locate_onnx_logits
+from logn.models.onnx.locate import Wanted, locate
 
 
 class Reader(CalibrationDataReader):
@@ -24,8 +24,7 @@ class Reader(CalibrationDataReader):
 
 
 @pytest.mark.parametrize("kind", ["QDQ", "QOperator", "dynamic"])
-@pytest.mark.parametrize("insert", [False, True])
-def test_quantised_files_are_refused(tmp_path, refused, kind, insert):
+def test_quantised_files_are_refused(tmp_path, refused, kind):
     """The scales behind the logits were chosen for the scores before the map, and would clip others."""
     body = "h = MatMul(x, v) r = Relu(h) z = Gemm(r, w, b) y = Softmax(z)"
     source, small = write_graph(tmp_path / "float.onnx", body, v=(4, 6), w=(6, 3), b=(3,)), tmp_path / "int8.onnx"
@@ -34,9 +33,9 @@ def test_quantised_files_are_refused(tmp_path, refused, kind, insert):
     else:
         quantize_static(source, small, Reader(), quant_format=QuantFormat[kind])
     message = r"int8.onnx` is quantised \(\w+\); correct the float model"
-    refused(small, message, insert=insert)
+    refused(small, message)
     with pytest.raises(InputError, match=message):
-        locate_onnx_logits(read_onnx(small), Wanted())
+        locate(read_onnx(small), Wanted())
 
 
 @pytest.mark.parametrize(

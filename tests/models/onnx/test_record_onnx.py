@@ -65,9 +65,9 @@ def test_statistics_equal_those_of_the_logits_by_hand(tmp_path, images, batch, b
     np.testing.assert_allclose(moments.mean, expected.mean, atol=1e-5)
     np.testing.assert_allclose(moments.variance, expected.variance, rtol=1e-5)
     assert len(moments.sample) == 20
-    assert (moments.metadata.layer, moments.metadata.activation) == ("z", "sigmoid")
-    assert moments.metadata.background == -1
-    assert moments.metadata.fingerprint == f"onnx:{hashlib.sha256(source.read_bytes()).hexdigest()}"
+    assert (moments.head.layer, moments.head.activation) == ("z", "sigmoid")
+    assert moments.head.background == -1
+    assert moments.head.source == f"onnx:{hashlib.sha256(source.read_bytes()).hexdigest()}"
 
 
 def test_a_part_of_the_images_is_spread_evenly(tmp_path, images):
@@ -99,8 +99,8 @@ def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
     source = write(tmp_path / "m.onnx")
     (tmp_path / "names.txt").write_text("a\nb\nc\nd\n")
     moments = record_onnx(source, images, PREPROCESSING, class_names=tmp_path / "names.txt", background=0)
-    assert moments.metadata.class_names == ("background", "a", "b", "c", "d")
-    with pytest.raises(InputError, match=r"one name per column \(5\), but got 2"):
+    assert moments.head.names == ("background", "a", "b", "c", "d")
+    with pytest.raises(InputError, match="`class_names`"):
         record_onnx(source, images, PREPROCESSING, class_names=["a", "b"])
 
 

@@ -58,7 +58,7 @@ scored = nn.Sequential(nn.Identity(), nn.Sigmoid()).eval()
 with logn.record(scored, layer) as moments:
     if rank == 0:
         scored(torch.randn(4, 5))
-assert (moments.count[0], moments.metadata.activation) == (4.0, "sigmoid")
+assert (moments.count[0], moments.head.activation) == (4.0, "sigmoid")
 assert 0.0 < moments.mean_probability.min() < moments.mean_probability.max() < 1.0
 
 refused = ""
@@ -67,7 +67,7 @@ try:
         model(torch.zeros(1, 5))
 except logn.InputError as error:
     refused = str(error)
-assert "`class_names`" in refused, refused
+assert "`names`" in refused, refused
 
 # Each process brings one image of its own, and both find the same map.
 linear = nn.Sequential(nn.Linear(4, 5))

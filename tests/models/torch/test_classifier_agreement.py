@@ -49,22 +49,6 @@ def test_torchvision_classifiers(map_of, name):
     np.testing.assert_allclose(folded, affine(plain), atol=1e-4, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:A ReLU follows")
-def test_squeezenet_ends_in_a_convolution(map_of):
-    torch.manual_seed(0)
-    model, affine, seen = torchvision.models.squeezenet1_1(num_classes=4).eval(), map_of(4), []
-    locate_logits(model)
-    model.classifier[1].register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
-    moments, _, attached, folded = each_way(model, affine, torch.rand(2, 3, 64, 64))
-    plain, _, folded_map = seen[-3:]  # the search for the layer runs the model too
-    rows = plain.double().permute(0, 2, 3, 1).reshape(-1, 4).numpy()
-    assert moments.count.tolist() == [len(rows)] * 4
-    np.testing.assert_allclose(moments.mean, rows.mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(folded_map, affine(plain, axis=1), atol=1e-4, rtol=0)
-    np.testing.assert_allclose(attached, folded, atol=1e-4, rtol=0)
-    np.testing.assert_allclose(folded, affine(plain, axis=1).relu().mean(dim=(2, 3)), atol=1e-4, rtol=0)
-
-
 class Distilled(nn.Module):
     """As in timm's distilled DeiT: two heads, whose logits are averaged at test time."""
 

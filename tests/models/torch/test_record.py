@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from logn.errors import InputError
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.layer import LogitLayer, fingerprint
 from logn.models.torch.record import record
 from logn.statistics.moments import ClassMoments
@@ -50,14 +50,14 @@ def test_what_is_known_about_the_layer_goes_with_the_statistics():
     layer = LogitLayer(("0", "1"), background=-1, activation="sigmoid", population="queries")
     with record(model, layer, class_names=["a", "b", "none"], sample_rows=7) as moments:
         model[0](torch.rand(20, 4))
-    metadata = moments.metadata
+    metadata = moments.head
     assert (metadata.layer, metadata.background, metadata.activation) == ("0, 1", -1, "sigmoid")
-    assert (metadata.population, metadata.class_names) == ("queries", ("a", "b", "none"))
-    assert metadata.fingerprint == fingerprint(model)
+    assert (metadata.population, metadata.names) == ("queries", ("a", "b", "none"))
+    assert metadata.source == fingerprint(model)
     assert moments.sample.shape == (7, 3)
     with record(model, layer, fingerprint=False) as moments:
         model[0](torch.rand(2, 4))
-    assert moments.metadata.fingerprint is None
+    assert moments.head.source is None
     assert moments.sample_rows == default_sample_rows(3) == 4096
 
 
@@ -75,7 +75,7 @@ def test_stages_keep_their_own_statistics():
     model = model_of(nn.Linear(4, 3), nn.Linear(4, 3))
     with record(model, LogitLayer(("0", "1"), stages=True)) as stages:
         outputs = model[0](torch.rand(6, 4)), model[1](torch.rand(9, 4))
-    assert [moments.metadata.layer for moments in stages] == ["0", "1"]
+    assert [moments.head.layer for moments in stages] == ["0", "1"]
     for moments, output in zip(stages, outputs, strict=True):
         assert_moments(moments, output)
 
@@ -155,8 +155,8 @@ def test_unused_columns_are_recorded_and_never_corrected(tmp_path):
         model[0](torch.rand(30, 4))
     moments.save(tmp_path / "statistics.safetensors")
     loaded = ClassMoments.load(tmp_path / "statistics.safetensors")
-    assert loaded.metadata == moments.metadata
-    assert loaded.metadata.unused == (0,)
+    assert loaded.head == moments.head
+    assert loaded.head.unused == (0,)
     affine = logit_normalization(loaded)
     assert (affine.scale[0], affine.shift[0]) == (1.0, 0.0)
     assert (affine.scale[1:] != 1.0).all()

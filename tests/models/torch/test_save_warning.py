@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import warnings
 
 import pytest
@@ -92,25 +91,6 @@ def test_who_only_looks_at_the_state_is_not_warned():
         torch.compile(model, backend="eager")(torch.rand(5, 4))
 
     assert told(look) == []
-
-
-def test_a_fingerprint_in_one_thread_does_not_silence_a_save_in_another():
-    model, _ = attached_model()
-    inside, saved = threading.Event(), threading.Event()
-
-    class Slow(nn.Module):
-        def state_dict(self, *arguments, **options):
-            inside.set()
-            saved.wait()
-            return super().state_dict(*arguments, **options)
-
-    thread = threading.Thread(target=fingerprint, args=(Slow(),))
-    thread.start()
-    inside.wait()
-    found = told(model.state_dict)
-    saved.set()
-    thread.join()
-    assert found == [NOT_SAVED]
 
 
 def test_save_pretrained_warns_and_a_fold_is_kept(tmp_path):

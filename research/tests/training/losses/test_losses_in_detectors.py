@@ -16,14 +16,15 @@ from torch import nn
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.methods.normalization import logit_normalization
+from logn.methods.logit_normalization import logit_normalization
 from logn.models.images import as_tensor
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
 from logn.models.torch.record import record
 from logn.predictions.decoder import decode_many
 from logn.predictions.predict import predict
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
+from logn.statistics.head import Head
 
 CLASSES = 4
 COUNTS = ClassCounts([90, 30, 4, 1], instance_counts=[2000, 150, 40, 1], num_images=100)
@@ -188,11 +189,11 @@ def test_a_trained_detector_is_recorded_corrected_and_evaluated_as_any_other(lvi
     nn.init.normal_(detector.roi_heads.box_predictor.cls_score.weight, std=0.5)
     dataset = SampleDataset(lvis_folder / "train.json")
     moments = collect_detector_statistics(detector, dataset, max_images=4)
-    assert moments.metadata.class_names[-CLASSES:] == dataset.class_names
-    assert (moments.metadata.background, moments.metadata.activation) == (detector.background, detector.activation)
+    assert moments.head.names[-CLASSES:] == dataset.class_names
+    assert (moments.head.background, moments.head.activation) == (detector.background, detector.activation)
     affine = logit_normalization(moments)
     predict(detector, dataset, tmp_path / "store", dtype="float32", batch=1)
-    store = PredictionStore(tmp_path / "store")
+    store = Predictions(tmp_path / "store")
     before, after = decode_many(store, [None, affine])
     assert len(before.scores)
     assert len(after.scores)
@@ -244,7 +245,7 @@ def test_bags_trains_the_classifier_only_on_another_run(make_lvis_folder, tmp_pa
 def fold_the_scaled_classifier(run):
     detector, image = load_detector(run), torch.rand(3, 64, 64)
     before = detector.propose([image])[0].logits
-    affine = ClassAffine(np.linspace(0.5, 2, CLASSES + 1), np.arange(CLASSES + 1.0), background=0)
+    affine = ClassAffine(np.linspace(0.5, 2, CLASSES + 1), np.arange(CLASSES + 1.0), head=Head(background=0))
     fold(detector, detector.logit_layer, affine)
     np.testing.assert_allclose(detector.propose([image])[0].logits, affine(before), rtol=1e-4, atol=1e-5)
 

@@ -36,14 +36,15 @@ def apply(
     """
     from logn.data.logit_files import check_writable, open_shards, write_logits
     from logn.methods.affine import ClassAffine
-    from logn.methods.provenance import LogitFacts
+    from logn.statistics.head import Head
 
     options.check_output(output, affine, logits, overwrite=overwrite)  # in place, a second call would correct twice
     correction = ClassAffine.load(affine)
     (array,) = open_shards([logits], key)
     check_writable(output, array.dtype)
     # A file of logits tells its width and nothing else about the model that it is of.
-    correction.check_fits(LogitFacts(f"`{logits}`", num_columns=array.num_columns), what=f"`{affine}`")
+    head = Head(array.num_columns, background=correction.background)
+    correction.check_fits(head, f"`{logits}`", what=f"`{affine}`")
     with progress("Applying", array.rows) as advance:
         options.save(
             output,

@@ -87,7 +87,7 @@ def collect(
 def print_statistics(output: Path, moments: ClassMoments, source: str) -> None:
     """Print what the file holds; `source` says what it was read from, such as "3 files"."""
     columns = count_of(moments.num_classes, "class")
-    if (place := moments.metadata.background) is not None:
+    if (place := moments.head.background) is not None:
         columns = f"{columns} and a background ({'first' if place == 0 else 'last'})"
     echo(f"{output}: {count_of(int(moments.count.max()), 'row')} of {columns} from {source}.")
 
@@ -131,13 +131,13 @@ def _read_files(
     *,
     overwrite: bool,
 ) -> tuple[ClassMoments, dict[str, Any]]:
-    """Read files of logits in bounded memory, by several threads; the progress is in OUTPUT.partial until the end."""
+    """Read files of logits in bounded memory, by several threads."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from logn.data.class_tables import read_class_names
     from logn.data.logit_files import find_shards, open_shards
     from logn.statistics.from_files import collect_shards
-    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.head import Head
     from logn.statistics.moments import ClassMoments
     from logn.statistics.row_sample import SAMPLE_ROWS
 
@@ -146,13 +146,11 @@ def _read_files(
     shards = open_shards(files, key)
     place, columns = options.background_index(background), shards[0].num_columns
     names = read_class_names(class_names, columns, place) if class_names else None
-    metadata = StatisticsMetadata(class_names=names, background=place, activation=activation)
-    empty = ClassMoments(columns, metadata=metadata, sample_rows=SAMPLE_ROWS, mean_probability=True)
-    journal = output.with_name(output.name + ".partial")
+    head = Head(columns, names, place, activation=activation)
+    empty = ClassMoments(head, sample_rows=SAMPLE_ROWS, mean_probability=True)
     with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
-        moments = collect_shards(shards, empty, journal=journal, progress=advance)
+        moments = collect_shards(shards, empty, progress=advance)
     options.save(output, moments.save, overwrite)
-    journal.unlink(missing_ok=True)
     return moments, {"files": len(shards)}
 
 
@@ -173,20 +171,20 @@ def _report(
 ) -> None:
     from logn.statistics.doubts import row_checks, sanity_checks
 
-    first, known = stages[0], stages[0].metadata
+    first, known = stages[0], stages[0].head
     doubts = [*sanity_checks(first), *row_checks(first)]
     for sentence in doubts:
         print_note(f"Warning: {sentence}")
     if as_json:
         named = {"output": outputs[0]} if len(stages) == 1 else {"outputs": outputs}
-        fields = ("layer", "activation", "background", "population", "fingerprint")
+        fields = ("layer", "activation", "background", "population", "source")
         values = {"rows": int(first.count.max()), "num_columns": first.num_columns}
         values |= {name: getattr(known, name) for name in fields}
         print_json({**named, **facts, **values, "warnings": doubts})
         return
     for path, moments in zip(outputs, stages, strict=True):
         print_statistics(path, moments, source)
-        if (layer := moments.metadata.layer) is not None:
+        if (layer := moments.head.layer) is not None:
             followed = f"before {known.activation}" if known.activation else "activation unknown"
             echo(f"Read at {options.listed(layer.split(', '), 1)}, {followed}.")
         print_next(path)

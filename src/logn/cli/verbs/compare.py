@@ -72,7 +72,7 @@ def compare(
     from logn.measure.comparison.compare import compare as run
     from logn.measure.comparison.comparison import CompareSettings
     from logn.measure.comparison.method_fitting import DEFAULT_METHODS
-    from logn.predictions.store import PredictionStore
+    from logn.predictions.store import Predictions
 
     classifier = is_classifier(source)
     if masks is None or classifier:
@@ -91,7 +91,7 @@ def compare(
         # What is left out is in the notes of the comparison, which are printed.
         leave_out: dict[str, Any] = {"only_predicted": True, "allow_missing_classes": True}
         settings = CompareSettings(num_bootstrap=bootstrap, at=at, **leave_out)
-    store = None if classifier else PredictionStore(source)
+    store = None if classifier else Predictions(source)
     if masks is not None and store is not None:
         from logn.models.open import open_model
 
@@ -120,10 +120,12 @@ def compare(
 
 def is_classifier(source: Path) -> bool:
     """Whether predictions are a file of logits; refuses what is neither that nor a folder of `logn predict`."""
+    from logn.predictions.store import HEADER_NAME
+
     options.refuse_model(source, "predictions", "predict", "--data", "val.json", "-o", "predictions")
     if source.is_file() and format_of(source) == "logn.statistics":
         raise InputError(f"`{source}` holds statistics, not predictions: pass it as `-s {source}`.")
-    if any(source.glob("part-*")):
+    if (source / HEADER_NAME).is_file():
         return False
     if source.is_file() and source.suffix.lower() == ".json":
         raise InputError(

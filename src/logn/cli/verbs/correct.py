@@ -139,7 +139,7 @@ def _lines(
     """What was found and done: a label and a text for each line."""
     from logn.methods.recommend import share_of_prior
 
-    recorded = done.moments[0].metadata
+    recorded = done.moments[0].head
     layer = options.listed(done.layer.split(", "), 1)
     yield "Model", f"{done.traits.framework}: {count_of(done.num_classes, 'class')} at {layer}."
     if verbose:
@@ -224,7 +224,7 @@ def _print_next_of_classifier(done: Correction, data: Path | None, tail: tuple[s
 
     labels = None if data is None else find_labels(data)
     measured = labels.path if labels is not None and labels.has_splits else Path("val")
-    predictions, has_names = free_name("test.safetensors"), done.moments[0].metadata.class_names is not None
+    predictions, has_names = free_name("test.safetensors"), done.moments[0].head.names is not None
     words = ("logn", "predict", done.model, "--data", measured, "-o", predictions)
     predict = command(*words, *(() if has_names else ("--class-names", "names.txt")), keep=HOW_IT_RUNS)
     counts = ("--counts", str(data)) if labels is not None and labels.is_of_classifier else ()
@@ -236,8 +236,8 @@ def _print_next_of_classifier(done: Correction, data: Path | None, tail: tuple[s
 def _is_classifier(done: Correction) -> bool:
     """Whether the model gives a row per image; the two heads of a distilled transformer give one each."""
     moments = done.moments[0]
-    is_row_per_image = int(moments.count.max()) == done.images or moments.metadata.population == "images"
-    return moments.metadata.background is None and is_row_per_image
+    is_row_per_image = int(moments.count.max()) == done.images or moments.head.population == "images"
+    return moments.head.background is None and is_row_per_image
 
 
 def _is_detector(done: Correction) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,27 +65,29 @@ def fit(
     options.check_output(output, statistics, counts, dimensions, weights, target, deployment, overwrite=overwrite)
     _check_counts_are_used(spec, counts, target)
     moments = None if statistics is None else ClassMoments.load(statistics)
+    if moments is not None and background == "none":
+        moments.head = replace(moments.head, background=None)
     there = _read_deployment(deployment, moments)
-    place: Any = "recorded" if background is None else options.background_index(background)
+    place = options.background_index(background)
     table, notes = _read_counts(counts)
     weight, bias = read_classifier(weights, key) if weights else (None, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
         affine = catalog.fit(
-            catalog.with_threshold(spec, at),
+            catalog.parse(spec).with_options(threshold=at),
             moments=moments,
             counts=table,
             dimensions=_read_dimensions(dimensions, moments, place),
             weight=weight,
             bias=bias,
             background=place,
-            activation=activation or "recorded",
+            activation=activation,
             target=options.read_target(target),
             deployment=there,
         )
     new = None
     if moments is not None:
-        new = threshold_after(affine, moments, at, deployment=there, activation=activation or "recorded")
+        new = threshold_after(affine, moments, at, deployment=there, activation=activation)
     options.save(output, affine.save, overwrite)
     doubts = _warn([str(item.message) for item in caught], affine, moments)
     if json:
@@ -119,8 +121,7 @@ def read_classifier(path: Path, key: str | None) -> tuple[Any, Any]:
 
 def print_fold(affine: ClassAffine, path: Path) -> None:
     """Print on stderr how the correction in `path` gets into an ONNX file, unless it was made for a torch model."""
-    made_for = None if affine.source is None else affine.source.fingerprint
-    if made_for is None or made_for.startswith("onnx:"):
+    if affine.head is None or affine.head.source_kind in (None, "onnx"):
         fold = command("logn", "fold", "model.onnx", path, "-o", "folded.onnx")
         print_note(f"To correct an ONNX file: {fold}")
 
@@ -152,11 +153,10 @@ def _read_counts(path: Path | None) -> tuple[ClassCounts | None, list[str]]:
 
 def _read_dimensions(path: Path | None, moments: ClassMoments | None, place: Any) -> Any:
     from logn.data.fractal_dimensions import read_dimensions
-    from logn.methods.provenance import foreground_names
 
     if path is None:
         return None
-    return read_dimensions(path, None if moments is None else foreground_names(moments.metadata.settled(place)))
+    return read_dimensions(path, None if moments is None else moments.head.settled(place).column_names)
 
 
 def _warn(sentences: list[str], affine: ClassAffine, moments: ClassMoments | None) -> list[str]:
@@ -175,10 +175,9 @@ def _values(affine: ClassAffine) -> dict[str, Any]:
         "method": affine.method,
         "settings": dict(affine.settings),
         "num_columns": affine.num_columns,
-        "background": affine.background,
         "scale": affine.scale,
         "shift": affine.shift,
-        "source": None if affine.source is None else asdict(affine.source),
+        "head": None if affine.head is None else asdict(affine.head),
     }
 
 

@@ -126,12 +126,7 @@ def _random_images(model: Path, size: tuple[int, int] | None) -> dict[str, Any] 
 
 def _print(report: FoldReport) -> None:
     tensors = f"`{report.tensors[0]}`" + (f" and {len(report.tensors) - 1} more" if len(report.tensors) > 1 else "")
-    if report.way == "weights":
-        count = len(report.layers)
-        place = f"the weights of {count} layers" if count > 1 else f"`{report.layers[0]}`"
-        print_text(f"{report.output_path}: the correction is in {place}.")
-    else:
-        print_text(f"{report.output_path}: the correction is two nodes behind {tensors}, because {report.reason}.")
+    print_text(f"{report.output_path}: the correction is two nodes behind {tensors}.")
     print_text(
         f"Proven on {count_of(report.rows, 'row')} of logits at {tensors}: the largest difference from "
         f"scale x logit + shift is {report.largest_difference:.2g} (logits of up to {report.largest_logit:.3g})."

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from logn.methods.recommend import Recommendation
     from logn.methods.sampled_scores import NewThreshold
     from logn.statistics.diagnosis import Diagnosis
-    from logn.statistics.metadata import StatisticsMetadata
+    from logn.statistics.head import Head
     from logn.statistics.moments import ClassMoments
 
-METADATA_FIELDS = ("background", "activation", "layer", "population", "fingerprint")
+METADATA_FIELDS = ("background", "activation", "layer", "population", "source")
 # Classes shown from either end, without --verbose.
 SHOWN = 10
 
@@ -69,11 +69,11 @@ def inspect(
     if json:
         advice = None if recommendation is None else recommendation.to_dict()
         advised = {"recommendation": advice, "threshold": None if threshold is None else asdict(threshold)}
-        values = {**_as_mapping(diagnosis, moments.metadata), **advised}
+        values = {**_as_mapping(diagnosis, moments.head), **advised}
         print_json({**values, "plot": plot} if plot else values)
         return
     _print_table(diagnosis, 0 if verbose else SHOWN)
-    _print_summary(diagnosis, moments.metadata)
+    _print_summary(diagnosis, moments.head)
     if recommendation is not None:
         known = {"--activation": activation, "--at": None if at == DEFAULT_AT else at, "--deployment": deployment}
         _print_recommendation(recommendation, threshold, statistics, known)
@@ -91,7 +91,7 @@ def _recommend(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LogNWarning)
         try:
-            recommendation = recommend(moments, threshold=at, activation=activation or "recorded")
+            recommendation = recommend(moments, threshold=at, activation=activation)
             affine = recommendation.fit(moments, deployment=deployment)
             threshold = threshold_after(
                 affine, moments, at, deployment=deployment, activation=recommendation.activation
@@ -118,10 +118,10 @@ def _print_recommendation(
     echo(f"To correct it: {command('logn', 'fit', statistics, *words, '-o', free_name('affine.safetensors'))}")
 
 
-def _as_mapping(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> dict[str, Any]:
+def _as_mapping(diagnosis: Diagnosis, head: Head) -> dict[str, Any]:
     fields = ("seen", "mean", "std", "dead", "skipped", "image_counts", "groups", "conclusion")
     return {
-        "metadata": {name: getattr(metadata, name) for name in METADATA_FIELDS},
+        "head": asdict(head),
         "classes": diagnosis.names,
         **{name: getattr(diagnosis, name) for name in fields},
         "rank_correlation_with_count": {"mean": diagnosis.mean_with_count, "std": diagnosis.std_with_count},
@@ -151,9 +151,9 @@ def _row(diagnosis: Diagnosis, index: int) -> tuple[str, ...]:
     return name, *counted, seen, f"{diagnosis.mean[index]:.3f}", f"{diagnosis.std[index]:.3f}"
 
 
-def _print_summary(diagnosis: Diagnosis, metadata: StatisticsMetadata) -> None:
-    recorded = {name: getattr(metadata, name) for name in METADATA_FIELDS}
-    recorded["background"] = {0: "first", -1: "last", None: "none"}[metadata.background]
+def _print_summary(diagnosis: Diagnosis, head: Head) -> None:
+    recorded = {name: getattr(head, name) for name in METADATA_FIELDS}
+    recorded["background"] = {0: "first", -1: "last", None: "none"}[head.background]
     known = ", ".join(f"{name} {value}" for name, value in recorded.items() if value is not None)
     print_text(f"\nRecorded: {known}.")
     if dead := diagnosis.dead:

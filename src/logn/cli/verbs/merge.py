@@ -35,11 +35,10 @@ def merge(
     _check_distinct(statistics)
     total = ClassMoments.load(statistics[0])
     for path in statistics[1:]:
+        part = ClassMoments.load(path)
         try:
-            total.merge(ClassMoments.load(path))
+            total.merge(part)
         except InputError as error:
-            if str(path) in str(error):
-                raise
             raise InputError(f"`{path}` does not merge with `{statistics[0]}`: {error}") from error
     options.save(output, total.save, overwrite)
     rows = int(total.count.max())

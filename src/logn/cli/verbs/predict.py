@@ -74,7 +74,6 @@ def _predict_detector(
     model: str, dataset: DetectionDataset, output: Path, hints: Hints, *, batch: int | None, as_json: bool
 ) -> None:
     from logn.models.open import open_model
-    from logn.models.opened import fingerprint_of
     from logn.predictions.predict import match_detector
     from logn.predictions.predict import predict as run
 
@@ -85,7 +84,6 @@ def _predict_detector(
         "model_words": [model, *kept_words(HOW_IT_RUNS)],
         "data": dataset.annotation_file.name,
         "images": dataset.images_fingerprint,
-        "fingerprint": fingerprint_of(detector),
     }
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with progress("Predicting", total=len(range(rank, len(dataset), world))) as advance:
@@ -121,7 +119,7 @@ def _predict_classifier(
     rows, columns = written.logits.shape
     accuracy = float((written.logits.argmax(axis=1) == written.labels).mean())
     if as_json:
-        classes = {"columns": columns, "class_names": written.class_names, "top-1": accuracy}
+        classes = {"columns": columns, "class_names": written.head.names, "top-1": accuracy}
         print_json({"predictions": output, "images": rows, "of": len(dataset), **classes})
         return
     echo(
@@ -137,11 +135,11 @@ def _predict_classifier(
 
 
 def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: bool) -> None:
-    from logn.predictions.store import PredictionStore
+    from logn.predictions.store import Predictions
 
-    store = PredictionStore(output)
+    store = Predictions(output)
     missing = store.missing(dataset.image_ids).tolist()
-    size = sum(file.stat().st_size for file in output.glob("part-*/*.bin"))
+    size = sum(file.stat().st_size for file in output.glob("*.safetensors"))
     if as_json:
         counts = {"images": len(store), "of": len(dataset), "run_now": written, "missing": missing}
         values = {"proposals": store.num_proposals, "columns": store.num_columns, "bytes": size}

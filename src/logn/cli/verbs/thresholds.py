@@ -25,7 +25,7 @@ from logn.cli.verbs.fit import print_fold
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.predictions.store import PredictionStore
+    from logn.predictions.store import Predictions
 
 
 def thresholds(
@@ -59,7 +59,7 @@ def thresholds(
     """
     options.refuse_model(predictions, "predictions", "predict", "--data", "val.json", "-o", "predictions")
     from logn.predictions.classifier import is_classifier_file
-    from logn.predictions.store import PredictionStore
+    from logn.predictions.store import Predictions
     from logn.thresholds.choose import operating_points
     from logn.thresholds.points import write_points
 
@@ -72,7 +72,7 @@ def thresholds(
     refuse_inputs(outputs, ())
     for path in outputs:
         options.check_output(path, predictions, data, aim, method, statistics, counts, overwrite=overwrite)
-    store = PredictionStore(predictions) if predictions.is_dir() else None
+    store = Predictions(predictions) if predictions.is_dir() else None
     first = None if method is None else _correction(method, store, predictions, statistics, counts)
     source = predictions if store is None else store
     with progress("Decoding", None) as advance:
@@ -102,7 +102,7 @@ def thresholds(
         _print_fold(store, output, at)
 
 
-def _print_fold(store: PredictionStore | None, thresholds: Path, at: float) -> None:
+def _print_fold(store: Predictions | None, thresholds: Path, at: float) -> None:
     """The command that writes thresholds of sigmoids into the model of the predictions, or into an example."""
     from logn.models.open import FUNCTION
 
@@ -116,7 +116,7 @@ def _print_fold(store: PredictionStore | None, thresholds: Path, at: float) -> N
 
 
 def _correction(
-    method: str, store: PredictionStore | None, predictions: Path, statistics: Path | None, counts: Path | None
+    method: str, store: Predictions | None, predictions: Path, statistics: Path | None, counts: Path | None
 ) -> Any:
     """The correction that comes first: from a file, or what a method gives for the logits of a store."""
     correction = options.read_method(method)
@@ -128,4 +128,4 @@ def _correction(
     if store is None:
         raise InputError(f"`--method` needs logits, but `{predictions}` is a file of scores: run `logn predict` first.")
     moments = None if statistics is None else ClassMoments.load(statistics)
-    return fit_for_store(method, store.header, moments=moments, counts=options.read_counts(counts))
+    return fit_for_store(method, store.header.head, moments=moments, counts=options.read_counts(counts))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FEWEST_ROWS, SAMPLED_ROWS, FloatArray, as_rows, probability_kind
-from logn.data.logit_files import DEFAULT_BATCH_ROWS, locate_array, read_array
+from logn.base.arrays import FloatArray, as_rows
+from logn.data.logit_files import DEFAULT_BATCH_ROWS, as_floats, locate_array
 from logn.errors import InputError, warn
 from logn.statistics.from_files import in_order
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import FEWEST_ROWS, SAMPLED_ROWS, Head, probability_kind
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
@@ -99,13 +98,9 @@ def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
     Plain arrays in files are mapped, not read. Errors call the logits `name`, or by their path.
     """
     if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        stored = locate_array(path)
-        if stored.offset is None or stored.dtype == "bfloat16" or not stored.storage.isnative:
-            rows: Any = read_array(path, stored.name or None)
-        else:
-            rows = np.memmap(path, stored.storage, "r", stored.offset, stored.shape)
-        name = str(path)
+        stored = locate_array(source)
+        rows: Any = as_floats(stored.open(), stored.dtype)
+        name = os.fspath(source)
     else:
         rows = source if hasattr(source, "shape") else np.asarray(source)
     shape = tuple(rows.shape)
@@ -144,9 +139,8 @@ def moments_of_logits(source: Any, name: str = "train_logits") -> ClassMoments:
     """
     logits = open_logits(source, name)
     columns = logits.num_classes
-    metadata = StatisticsMetadata(activation="softmax")
     rows = default_sample_rows(columns)
-    moments = ClassMoments(columns, sample_rows=rows, mean_probability=True, metadata=metadata)
+    moments = ClassMoments(Head(columns, activation="softmax"), sample_rows=rows, mean_probability=True)
     for _, block in logits.blocks(DEFAULT_BATCH_ROWS):
         moments.update(block)
     return moments

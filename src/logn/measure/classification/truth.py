@@ -197,8 +197,9 @@ def classification_truth(
 def checked_labels(labels: Any, num_classes: int) -> IntArray:
     """Labels as int64, one per row, within the classes; from an array, a tensor or a file."""
     if isinstance(labels, str | os.PathLike):
+        content = read_labels(labels)
         with naming(Path(labels)):
-            return checked_labels(read_labels(labels), num_classes)
+            return checked_labels(content, num_classes)
     array: npt.NDArray[Any] = labels.numpy(force=True) if is_torch_tensor(labels) else np.asarray(labels)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from logn.base.arrays import ratio
@@ -21,7 +21,7 @@ from logn.measure.comparison.comparison import (
 )
 from logn.measure.comparison.method_fitting import LogitMap
 from logn.predictions.classifier import ClassifierPredictions, is_classifier_file
-from logn.predictions.store import StoreHeader
+from logn.statistics.head import ASSUMED, Head
 from logn.statistics.moments import ClassMoments
 
 
@@ -33,24 +33,15 @@ class ClassifierData:
         logits: Of all test rows.
         truth: The labels, and what is known about their classes.
         moments: Statistics of the training logits; None when unknown.
-        metadata: What the file of `logn predict` says of the model; empty without.
+        head: What the logits are; a classifier that was trained with sigmoids says so itself or in statistics.
+        model: The model that the file of `logn predict` names.
     """
 
     logits: ClassifierLogits
     truth: ClassificationTruth
     moments: ClassMoments | None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def header(self) -> StoreHeader:
-        """What is known of the logits; a classifier that was trained with sigmoids says so itself or in statistics."""
-        recorded = self.moments and self.moments.metadata.activation
-        return StoreHeader(
-            self.truth.num_classes,
-            activation=self.metadata.get("activation") or recorded or "softmax",
-            class_names=self.truth.class_names,
-            metadata={"fingerprint": self.metadata.get("fingerprint")},
-        )
+    head: Head
+    model: str | None = None
 
     def classes(self) -> tuple[EvaluatedClass, ...]:
         """The columns of the logits."""
@@ -76,7 +67,7 @@ class ClassifierData:
         """What is known of the inputs, for the record."""
         logits = {"name": self.logits.name, "rows": len(self.logits), "columns": self.logits.num_classes}
         return {
-            "logits": logits | {"model": self.metadata.get("model")},
+            "logits": logits | {"model": self.model},
             "statistics": describe_statistics(self.moments),
         }
 
@@ -90,25 +81,27 @@ def open_classifier(
     class_names: Sequence[str] | None,
 ) -> ClassifierData:
     """Open logits and labels, and check that they fit; then the statistics, whose reading may take long."""
-    metadata: Mapping[str, Any] = {}
+    recorded, model = Head(), None
     opened = open_logits(logits)
     if is_classifier_file(logits):
         stored = ClassifierPredictions.load(logits)
-        for name, value in (("labels", labels), ("class_names", class_names and stored.class_names)):
+        for name, value in (("labels", labels), ("class_names", class_names and stored.head.names)):
             if value is not None:
                 raise InputError(f"`{logits}` has `{name}` of its own: leave them out.")
-        labels, class_names = stored.labels, class_names or stored.class_names
-        metadata = stored.metadata
+        labels, class_names = stored.labels, class_names or stored.head.names
+        recorded, model = stored.head, stored.metadata.get("model")
     classes = checked_labels(labels, opened.num_classes)
     opened.check_labels(classes)
     statistics = moments()
-    names = class_names or (None if statistics is None else statistics.metadata.class_names)
+    names = class_names or (None if statistics is None else statistics.head.names)
     truth = classification_truth(
         classes, opened.num_classes, train_counts=counts, class_names=names, bounds=settings.bounds or PAPER_BOUNDS
     )
     if names is None and isinstance(counts, ClassCounts):
         truth = replace(truth, class_names=counts.names)
-    return ClassifierData(opened, truth, statistics, metadata)
+    activation = recorded.activation or (None if statistics is None else statistics.head.activation) or ASSUMED
+    head = Head(truth.num_classes, truth.class_names, activation=activation, source=recorded.source)
+    return ClassifierData(opened, truth, statistics, head, model)
 
 
 def measure_rows(

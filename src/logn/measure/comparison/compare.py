@@ -52,7 +52,7 @@ from logn.measure.detection.bootstrap import draw_methods, paired_differences
 from logn.methods.catalog import checked_inputs
 from logn.predictions.classifier import is_classifier_file
 from logn.predictions.predict import MaskMaker, mask_maker
-from logn.predictions.store import PredictionStore, is_store
+from logn.predictions.store import Predictions, is_store
 from logn.statistics.moments import ClassMoments
 
 # The metrics of a method over the draws.
@@ -78,10 +78,10 @@ def compare(
     """Measure methods on the same predictions, with their differences to the uncorrected model.
 
     Args:
-        predictions: Of a detector a `PredictionStore` or its folder. Of a classifier the file that `logn.predict`
+        predictions: Of a detector a `Predictions` or its folder. Of a classifier the file that `logn.predict`
             wrote, or logits `(rows, classes)`: an array, a tensor, or a `.npy`, `.npz` or `.safetensors` file, which is
             mapped and read in blocks.
-        labels: Of a detector the annotations of the same images (LVIS, COCO, YOLO or VOC, or the content of a file). Of
+        labels: Of a detector the annotations of the same images (LVIS, COCO or YOLO, or the content of a file). Of
             a classifier the class of each row, from 0, or a `.npy`, `.json`, `.csv` or `.txt` file with them; a file of
             `logn.predict` has them.
         methods: Specifications such as "logn" or "norcal:gamma=0.6", or a mapping from a name to a specification or to
@@ -129,7 +129,7 @@ def compare(
     if not is_detector:
         statistics = partial(_statistics, moments, train_logits)
         return _compare_rows(predictions, labels, named, settings, statistics, counts, class_names, inputs, progress)
-    store = predictions if isinstance(predictions, PredictionStore) else PredictionStore(predictions)
+    store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
     maker = None if masks is None else _mask_maker(masks, labels, images, store, progress)
     of_detector = _statistics(moments, None)
     return _compare_detections(
@@ -138,7 +138,7 @@ def compare(
 
 
 def _mask_maker(
-    model: Any, labels: Any, images: Any, store: PredictionStore, progress: Callable[[int], object] | None
+    model: Any, labels: Any, images: Any, store: Predictions, progress: Callable[[int], object] | None
 ) -> MaskMaker:
     """What makes the masks of detections with the model that made the predictions."""
     is_folder = images is None or isinstance(images, str | os.PathLike)
@@ -148,7 +148,7 @@ def _mask_maker(
 
 
 def _compare_detections(
-    store: PredictionStore,
+    store: Predictions,
     labels: Any,
     methods: Mapping[str, str | LogitMap],
     settings: CompareSettings,
@@ -163,7 +163,7 @@ def _compare_detections(
     data = open_detections(store, labels, settings, moments, counts, with_masks=maker is not None)
     clock.lap("ground truth")
     inputs = {"moments": moments, "counts": counts, **inputs}
-    fitted = fit_methods(methods, store.header, inputs, settings)
+    fitted = fit_methods(methods, store.header.head, inputs, settings)
     clock.lap("fit")
     decoded, others = decode_methods(data, fitted, progress, keep_detections=maker is not None)
     masks: Sequence[Masks | None] = [None] * len(decoded)
@@ -214,7 +214,7 @@ def _compare_rows(
         counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
     clock.lap("ground truth")
     inputs = {"moments": data.moments, "counts": counts, **inputs}
-    fitted = fit_methods(methods, data.header, inputs, settings)
+    fitted = fit_methods(methods, data.head, inputs, settings)
     clock.lap("fit")
     outcomes = row_outcomes(data.logits, data.truth.labels, fitted.transforms, progress or (lambda rows: None))
     of_methods = outcomes[: len(fitted.maps)]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.base.arrays import DEFAULT_AT, FloatArray, foreground_columns
+from logn.base.arrays import DEFAULT_AT, FloatArray
 from logn.base.strict_json import plain_values
 from logn.errors import InputError
 from logn.measure.classification.metrics import ConfusedPair, Reliability
@@ -24,6 +24,7 @@ from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ErrorTypes
 from logn.predictions.detections import DecodeSettings
+from logn.statistics.head import foreground_columns
 from logn.statistics.moments import ClassMoments
 
 DETECTION: str = "detection"
@@ -118,8 +119,8 @@ def describe_statistics(moments: ClassMoments | None) -> dict[str, Any] | None:
     """
     if moments is None:
         return None
-    names = ("layer", "population", "activation", "fingerprint")
-    return {"logits": int(moments.count.max()), **{name: getattr(moments.metadata, name) for name in names}}
+    names = ("layer", "population", "activation", "source")
+    return {"logits": int(moments.count.max()), **{name: getattr(moments.head, name) for name in names}}
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def with_training(
         classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
     if moments is None:
         return tuple(classes)
-    foreground = foreground_columns(moments.num_columns, moments.metadata.background)
+    foreground = foreground_columns(moments.num_columns, moments.head.background)
     mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
     if len(mean) != len(classes):
         return tuple(classes)

@@ -44,7 +44,8 @@ from logn.measure.detection.tide import ErrorKinds, ErrorTypes, error_kinds, err
 from logn.predictions.decoder import Progress, decode_chunks
 from logn.predictions.detections import Detections
 from logn.predictions.predict import MaskMaker
-from logn.predictions.store import PredictionStore, StoreHeader
+from logn.predictions.store import Predictions
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 # The masks of the detections of a method.
@@ -66,7 +67,7 @@ class DetectionData:
         notes: What to know before reading the numbers.
     """
 
-    store: PredictionStore
+    store: Predictions
     truth: GroundTruth
     groups: Groups | None
     group_source: str | None
@@ -118,7 +119,7 @@ class DetectionData:
                 "images": len(store),
                 "proposals": store.num_proposals,
                 "columns": store.num_columns,
-                "activation": store.header.activation,
+                "activation": store.header.head.activation,
                 "model": store.header.metadata.get("model"),
                 "model_words": store.header.metadata.get("model_words"),
             },
@@ -129,7 +130,7 @@ class DetectionData:
 
 
 def open_detections(
-    store: PredictionStore,
+    store: Predictions,
     labels: Any,
     settings: CompareSettings,
     moments: ClassMoments | None,
@@ -152,9 +153,9 @@ def open_detections(
     for doubt in notes:
         warn(doubt)
     by_counts = truth.frequency is None or settings.bounds is not None
-    train_counts = None if counts is None else aligned_counts(counts, store.header).image_counts
+    train_counts = None if counts is None else aligned_counts(counts, store.header.head).image_counts
     if counts is None and by_counts:
-        train_counts = _counts_of_training(labels, store.header)
+        train_counts = _counts_of_training(labels, store.header.head)
     groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
     notes += filter(None, [truth.note])
     if not store.is_complete:
@@ -165,14 +166,14 @@ def open_detections(
     return DetectionData(store, truth, groups, source, train_counts, moments, settings, tuple(notes))
 
 
-def _counts_of_training(labels: Any, header: StoreHeader) -> FloatArray | None:
+def _counts_of_training(labels: Any, head: Head) -> FloatArray | None:
     """The training images of each class, where labels have a split of training that can be read; else None."""
     source = find_labels(labels) if isinstance(labels, str | os.PathLike) else None
-    if source is None or not source.has_splits or header.class_names is None:
+    if source is None or not source.has_splits or head.class_names is None:
         return None
     try:
         counts = ClassCounts.load(source.path)
-        label_of_class = match_classes(header.class_names, counts.names or ()).label_of_model
+        label_of_class = match_classes(head.class_names, counts.names or ()).label_of_model
     except InputError:  # the images of training may be elsewhere
         return None
     # Classes that the labels lack are not measured.
@@ -258,7 +259,7 @@ def decode_methods(
     data: DetectionData, fitted: FittedMethods, progress: Progress | None, *, keep_detections: bool
 ) -> DecodedMethods:
     """Decode and match all images in one pass under all maps."""
-    truth, settings, shown = replace(data.truth, dataset={}), data.settings, data.shown
+    truth, settings, shown = replace(data.truth, images=(), outlines=None), data.settings, data.shown
     diagnosed = np.ones_like(shown) if settings.errors else shown
     matching = Matching(truth, data.protocol, diagnosed, shown, len(fitted.maps), keep_detections)
     decoding = decode_chunks(data.store, fitted.transforms, settings.decode, matching, progress=progress)

@@ -19,8 +19,9 @@ from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Compar
 from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
 from logn.methods.affine import ClassAffine
+from logn.statistics.head import Head
 
-FORMAT, SCHEMA = "logn.comparison", 5
+FORMAT, SCHEMA = "logn.comparison", 6
 DOCUMENT, TABLES = "comparison.json", "comparison.md"
 
 
@@ -39,7 +40,7 @@ def _values(result: Comparison | MethodResult) -> dict[str, Any]:
 def _encode_map(transform: Any) -> dict[str, Any] | None:
     """A fitted map; of a Python function only the kind."""
     if isinstance(transform, ClassAffine):
-        names = ("scale", "shift", "background", "method", "settings")
+        names = ("scale", "shift", "head", "method", "settings")
         return {"kind": "affine", **{name: getattr(transform, name) for name in names}}
     return None if transform is None else {"kind": "unsaved"}
 
@@ -48,7 +49,8 @@ def _decode_map(content: Mapping[str, Any] | None) -> Any:
     if content is None:
         return None
     if content["kind"] == "affine":
-        return ClassAffine(**{name: value for name, value in content.items() if name != "kind"})
+        head = None if content["head"] is None else Head.of_values(content["head"])
+        return ClassAffine(content["scale"], content["shift"], head, content["method"], content["settings"])
     return UnsavedMap()
 
 

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import foreground_columns
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.measure.comparison.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
-from logn.methods.catalog import checked_inputs, fit, needs, parse, with_threshold
-from logn.methods.provenance import LogitFacts, with_background_name
+from logn.methods.catalog import Spec, checked_inputs, fit, needs, parse
 from logn.methods.recommend import RECOMMENDED
 from logn.methods.sampled_scores import threshold_after
-from logn.predictions.store import StoreHeader
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 # A map of logits: a ClassAffine, any callable from logits to logits, or None for no change.
@@ -79,40 +77,38 @@ class FittedMethods:
 
 
 def fit_methods(
-    methods: Mapping[str, str | LogitMap], header: StoreHeader, inputs: Mapping[str, Any], settings: CompareSettings
+    methods: Mapping[str, str | LogitMap], head: Head, inputs: Mapping[str, Any], settings: CompareSettings
 ) -> FittedMethods:
     """Fit named methods for the logits of a store, with the user's score threshold where they take one."""
     allow_mismatch = settings.allow_mismatch
     maps = {
         name: map_for_store(
             name,
-            with_threshold(method, settings.at) if isinstance(method, str) else method,
-            header,
+            parse(method).with_options(threshold=settings.at) if isinstance(method, str) else method,
+            head,
             inputs,
             allow_mismatch=allow_mismatch,
         )
         for name, method in methods.items()
     }
-    strengths = strength_maps(methods, header, inputs, at=settings.at, allow_mismatch=allow_mismatch)
+    strengths = strength_maps(methods, head, inputs, at=settings.at, allow_mismatch=allow_mismatch)
     estimates = [
-        _estimated_threshold(transform, header, inputs.get("moments"), settings.at) for transform in maps.values()
+        _estimated_threshold(transform, head, inputs.get("moments"), settings.at) for transform in maps.values()
     ]
     return FittedMethods(maps, strengths, estimates)
 
 
-def _estimated_threshold(
-    transform: LogitMap, header: StoreHeader, moments: ClassMoments | None, at: float
-) -> float | None:
+def _estimated_threshold(transform: LogitMap, head: Head, moments: ClassMoments | None, at: float) -> float | None:
     if moments is None or not isinstance(transform, ClassAffine):
         return None
-    estimate = threshold_after(transform, moments, at, activation=header.activation)
+    estimate = threshold_after(transform, moments, at, activation=str(head.activation))
     return None if estimate is None else estimate.use
 
 
 def map_for_store(
     name: str,
     method: str | LogitMap,
-    header: StoreHeader,
+    head: Head,
     inputs: Mapping[str, Any] | None = None,
     *,
     allow_mismatch: bool = False,
@@ -122,28 +118,28 @@ def map_for_store(
     Args:
         name: What to call it in messages.
         method: A specification, a ClassAffine, any function of logits, or None.
-        header: What the store says of its logits.
+        head: What the logits are.
         inputs: What specifications are fitted from: the keyword arguments of `logn.methods.fit`.
         allow_mismatch: Only warn where a map or the statistics are of other classes, another activation or other
             weights.
 
     Example:
-        >>> other = ClassAffine([1.0, 1.0, 2.0], [0.0, 0.0, 0.0], background=-1)
-        >>> map_for_store("other", other, StoreHeader(num_columns=3, background=0))
+        >>> other = ClassAffine([1.0, 1.0, 2.0], [0.0, 0.0, 0.0], Head(background=-1))
+        >>> map_for_store("other", other, Head(3, background=0))
         Traceback (most recent call last):
         ...
         logn.errors.InputError: The background differs: last in `other`, first in the predictions.
     """
-    if isinstance(method, str):
-        return fit_for_store(method, header, allow_mismatch=allow_mismatch, **(inputs or {}))
+    if isinstance(method, str | Spec):
+        return fit_for_store(method, head, allow_mismatch=allow_mismatch, **(inputs or {}))
     if isinstance(method, ClassAffine):
-        method.check_fits(_logits_of(header), what=f"`{name}`", allow_mismatch=allow_mismatch)
+        method.check_fits(head, "the predictions", what=f"`{name}`", allow_mismatch=allow_mismatch)
     return method
 
 
 def strength_maps(
     methods: Mapping[str, str | LogitMap],
-    header: StoreHeader,
+    head: Head,
     inputs: Mapping[str, Any],
     *,
     at: float,
@@ -153,16 +149,16 @@ def strength_maps(
 
     Where the recommendation is to do nothing, it is forced.
     """
-    if RECOMMENDED not in [method.partition(":")[0] for method in methods.values() if isinstance(method, str)]:
+    if RECOMMENDED not in [parse(method).name for method in methods.values() if isinstance(method, str | Spec)]:
         return {}
 
-    def fitted(spec: str) -> ClassAffine:
-        affine: ClassAffine = fit_for_store(spec, header, allow_mismatch=allow_mismatch, **inputs)
+    def fitted(spec: Spec) -> ClassAffine:
+        affine: ClassAffine = fit_for_store(spec, head, allow_mismatch=allow_mismatch, **inputs)
         return affine
 
-    force = ",force=true" if is_same_map(fitted(f"{RECOMMENDED}:strength=1"), None) else ""
-    specs = {strength: f"{RECOMMENDED}:strength={strength:g}{force}" for strength in STRENGTHS}
-    return {strength: (spec, fitted(with_threshold(spec, at))) for strength, spec in specs.items()}
+    force = {"force": True} if is_same_map(fitted(Spec(RECOMMENDED, {"strength": 1.0})), None) else {}
+    specs = [Spec(RECOMMENDED, {"strength": strength, **force}) for strength in STRENGTHS]
+    return {spec.options["strength"]: (str(spec), fitted(spec.with_options(threshold=at))) for spec in specs}
 
 
 def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
@@ -174,103 +170,88 @@ def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
         (True, False, True)
     """
     if other is None:
-        other = ClassAffine.identity(affine.num_columns, background=affine.background)
+        other = ClassAffine.identity(affine.num_columns, Head(background=affine.background))
     return isinstance(other, ClassAffine) and all(
         np.array_equal(getattr(affine, name), getattr(other, name)) for name in ("scale", "shift")
     )
 
 
-def fit_for_store(spec: str, header: StoreHeader, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:
+def fit_for_store(spec: str | Spec, head: Head, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:
     """Fit the method that `spec` names for the logits of a store.
 
     Args:
         spec: Such as "logn:margin=0" or "norcal", as `logn.methods.fit` reads it.
-        header: What the store says of its logits: columns, background, activation, class names.
+        head: What the logits are.
         allow_mismatch: Only warn where the statistics are of other classes, another activation or other weights.
         inputs: What it is fitted from: the keyword arguments of `logn.methods.fit`. Counts are put in the order of the
             store's classes where both have names.
 
     Example:
-        >>> header = StoreHeader(num_columns=3, activation="sigmoid")
-        >>> fit_for_store("norcal:gamma=1", header, counts=[100, 10, 1]).shift.round(3)
+        >>> fit_for_store("norcal:gamma=1", Head(3, activation="sigmoid"), counts=[100, 10, 1]).shift.round(3)
         array([-4.605, -2.303, -0.   ])
     """
     inputs = checked_inputs(inputs)
     name, _ = parse(spec)
     moments, counts = inputs.pop("moments", None), inputs.pop("counts", None)
     if moments is not None:
-        _check_statistics(moments, _logits_of(header), allow_mismatch)
-    table = None if counts is None else aligned_counts(counts, header)
-    if header.class_columns is not None and "counts" in needs(name):
-        return _fit_for_labelled_columns(spec, header, counts=table, **inputs)
+        _check_statistics(moments, head, allow_mismatch)
+    table = None if counts is None else aligned_counts(counts, head)
+    if head.unused and "counts" in needs(name):
+        return _fit_for_labelled_columns(spec, head, counts=table, **inputs)
     if isinstance(inputs.get("target"), ClassCounts):
-        inputs["target"] = inputs["target"].aligned_to(header.class_names).instance_counts
-    recorded: dict[str, Any] = {name: getattr(header, name) for name in ("background", "activation", "num_columns")}
-    table = None if header.class_columns is not None else table
-    affine = fit(spec, _with_names(moments, header), table, **(recorded | inputs))
-    if affine.num_columns != header.num_columns:
+        inputs["target"] = inputs["target"].aligned_to(head.class_names).instance_counts
+    recorded: dict[str, Any] = {name: getattr(head, name) for name in ("background", "activation", "num_columns")}
+    table = None if head.unused else table
+    affine = fit(spec, _with_names(moments, head), table, **(recorded | inputs))
+    if affine.num_columns != head.num_columns:
         raise InputError(
-            f"The input of `{spec}` has {affine.num_columns} columns, but the predictions have {header.num_columns}. "
+            f"The input of `{spec}` has {affine.num_columns} columns, but the predictions have {head.num_columns}. "
             "Pass that of the same model."
         )
     return affine
 
 
-def _fit_for_labelled_columns(spec: str, header: StoreHeader, **inputs: Any) -> ClassAffine:
+def _fit_for_labelled_columns(spec: str | Spec, head: Head, **inputs: Any) -> ClassAffine:
     """Fit a method of counts, which only the classes of the labels have: the other columns are left alone."""
-    plain = replace(header, num_columns=header.num_classes + (header.background is not None), class_columns=None)
+    columns = head.num_classes + (head.background is not None)
+    plain = Head.of_classes(head.class_names, columns, head.background, activation=head.activation)
     small = fit_for_store(spec, plain, **{name: value for name, value in inputs.items() if name != "num_columns"})
     if not isinstance(small, ClassAffine):
         raise InputError(
             f"`{spec}` is not a scale and shift per class, so it cannot leave columns alone, but the predictions have "
-            f"{header.num_columns} columns for {header.num_classes} classes. Use another method."
+            f"{head.num_columns} columns for {head.num_classes} classes. Use another method."
         )
-    scale, shift = np.ones(header.num_columns), np.zeros(header.num_columns)
+    scale, shift = np.ones(head.width), np.zeros(head.width)
     chosen = foreground_columns(small.num_columns, small.background)
-    scale[header.columns], shift[header.columns] = small.scale[chosen], small.shift[chosen]
-    return ClassAffine(scale, shift, header.background, small.method, small.settings)
+    scale[head.foreground], shift[head.foreground] = small.scale[chosen], small.shift[chosen]
+    return ClassAffine(scale, shift, head, small.method, small.settings)
 
 
-def _with_names(moments: ClassMoments | None, header: StoreHeader) -> ClassMoments | None:
+def _with_names(moments: ClassMoments | None, head: Head) -> ClassMoments | None:
     """The statistics with the class names of the store, to which counts have been matched, where they have none."""
-    names = None if header.class_columns is not None else with_background_name(header.class_names, header.background)
-    if moments is None or names is None or moments.metadata.class_names is not None:
+    if moments is None or head.names is None or head.unused or moments.head.names is not None:
         return moments
     named = copy(moments)
-    named.metadata = moments.metadata.with_changes(class_names=names)
+    named.head = replace(moments.head, names=head.names)
     return named
 
 
-def _logits_of(header: StoreHeader) -> LogitFacts:
-    return LogitFacts(
-        "the predictions",
-        num_columns=header.num_columns,
-        background=header.background,
-        class_names=header.class_names if header.class_columns is None else None,  # of all columns, or not at all
-        activation=header.activation,
-        fingerprint=header.metadata.get("fingerprint"),
-    )
-
-
-def _check_statistics(moments: ClassMoments, facts: LogitFacts, allow_mismatch: bool) -> None:
+def _check_statistics(moments: ClassMoments, head: Head, allow_mismatch: bool) -> None:
     """Refuse statistics of other logits than those of the store."""
-    what, metadata = "the statistics", moments.metadata
-    facts.check_width(what, moments.num_columns)
+    recorded = moments.head
     # Moments are per column: those that name no background serve any, which a map that is fitted to one does not.
-    if metadata.background is not None:
-        facts.check_background(what, metadata.background)
-    else:
-        metadata = metadata.with_changes(background=facts.background)
-    facts.check_source(what, metadata, allow_mismatch=allow_mismatch)
+    if recorded.background is None:
+        recorded = replace(recorded, background=head.background)
+    recorded.check_fits(head, "the statistics", "the predictions", allow_mismatch=allow_mismatch)
 
 
-def aligned_counts(counts: ClassCounts | npt.ArrayLike, header: StoreHeader) -> ClassCounts:
+def aligned_counts(counts: ClassCounts | npt.ArrayLike, head: Head) -> ClassCounts:
     """Class counts in the order of the store's foreground classes."""
     table = ClassCounts.of(counts)
-    table = table.aligned_to(header.class_names)
-    if table.num_classes != header.num_classes:
+    table = table.aligned_to(head.class_names)
+    if table.num_classes != head.num_classes:
         raise InputError(
-            f"Expected `counts` to have the {header.num_classes} foreground classes of the predictions, "
+            f"Expected `counts` to have the {head.num_classes} foreground classes of the predictions, "
             f"but got {table.num_classes}."
         )
     return table

@@ -284,7 +284,7 @@ def draw_methods(
     work = num_bootstrap * sum(len(method.boxes) for method in methods)
     number = processes or (min(available_processors(), len(methods)) if work >= _ENOUGH else 1)
     # Draws look at images, classes and crowds of the boxes only; the rest would be sent for nothing.
-    small = replace(truth, dataset={}, verified=None, not_exhaustive=None)
+    small = replace(truth, images=(), outlines=None, verified=None, not_exhaustive=None)
     prepare = partial(_prepare, Draws(truth.num_images, num_bootstrap, seed), small, groups)
     return list(work_in_order(prepare, methods, processes=number, noun="bootstrap"))
 

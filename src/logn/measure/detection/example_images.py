@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.boxes import box_iou
-from logn.data.annotations import image_names
 from logn.data.masks import outline_of
 from logn.matching.outcomes import Index, Marks, Outcomes
 from logn.matching.truth import GroundTruth, Groups
@@ -164,10 +163,9 @@ def _image(truth: GroundTruth, sides: Sequence[ShownDetections], part: str, inde
     views = [_marks(truth, sides[side], index, found[side], found[1 - side]) for side in (0, 1)]
     # A false alarm is new where the other view has none of that class at nearly the same place.
     before, after = views[0], tuple(_with_change(mark, views[0]) for mark in views[1])
-    entry = truth.dataset["images"][index]
-    has_size = all(isinstance(entry.get(side), int) for side in ("height", "width"))
-    size = (entry["height"], entry["width"]) if has_size else None
-    return GalleryImage(part, amount, index, int(truth.image_ids[index]), before, after, image_names(entry), size)
+    image = truth.images[index]
+    size = None if image.height is None or image.width is None else (image.height, image.width)
+    return GalleryImage(part, amount, index, image.id, before, after, image.names, size)
 
 
 def _marks(

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError
 
-from logn.base.arrays import NO_CLASS
 from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
@@ -29,6 +28,7 @@ from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer, count_columns, output_width, unwrap
 from logn.models.opened import Traits
 from logn.models.proposals import Postprocessing, Proposals
+from logn.statistics.head import NO_CLASS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -284,6 +284,7 @@ def open_file(folder: Path, hints: Hints) -> LoadedFile:
         save=lambda network, path: _save(network, processor, folder, path),
         run=run if detector is None else detector.run,
         detector=detector,
+        is_folded=any(folder.glob("logn-affine*.safetensors")),  # a correction leaves its map there
     )
 
 

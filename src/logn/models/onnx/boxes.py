@@ -20,7 +20,7 @@ from logn.base.arrays import logit, sigmoid, softmax
 from logn.base.boxes import corners_of
 from logn.errors import InputError
 from logn.models.onnx.candidates import ACTIVATIONS
-from logn.models.onnx.file import OnnxGraph, operators
+from logn.models.onnx.graph import OnnxGraph
 from logn.models.onnx.layers import find_layers
 from logn.models.onnx.locate import OnnxLogits
 
@@ -120,9 +120,9 @@ def find_objectness(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, A
     Args:
         graph: The model.
         logits: Where its class logits are.
-        values: The outputs and the tensors of the logits, from a run.
+        values: The outputs and the tensors of the logits, from a run; empty where there was none.
     """
-    for order, scores in _ordered_scores(logits, values):
+    for order, scores in _ordered_scores(logits, values) if values else ():
         found = _joint(graph, logits, values, scores)
         if found is not None:
             return replace(found, order=order) if found.objectness is not None else None
@@ -140,7 +140,7 @@ def _ordered_scores(logits: OnnxLogits, values: Mapping[str, Array]) -> Iterator
 
 def chosen_inside(graph: OnnxGraph, name: str) -> InputError:
     """Why the boxes of a model cannot be stored."""
-    present = set(operators(graph.nodes))
+    present = graph.operators()
     inside = next((operator for operator in _CHOOSING if operator in present), None)
     if inside is not None:
         return InputError(
@@ -228,8 +228,8 @@ def _with_kind(graph: OnnxGraph, layout: BoxLayout, values: Mapping[str, Array],
         return replace(layout, kind="bins")
     origin = find_layers(graph, layout.outputs[0])
     activated = set(origin.stops) <= set(ACTIVATIONS)
-    classes = {layer.node for layer in logits.layers}
-    straight = [layer for layer in origin.layers if layer.node not in classes]
+    classes = {layer.output for layer in logits.layers}
+    straight = [layer for layer in origin.layers if layer.output not in classes]
     if activated and straight:
         return replace(layout, kind="grid")
     if activated and origin.stops:

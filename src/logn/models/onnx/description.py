@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from logn.base.arrays import ACTIVATIONS, foreground_columns
 from logn.base.strict_json import parse_json
 from logn.data.class_names import are_placeholders, names_differ
 from logn.errors import InputError
 from logn.models.onnx.file import Arrays, InputSpec, OnnxFile
 from logn.models.preprocessing import PRESETS, Preprocessing, Preset, parse_preprocessing, preset_named
 from logn.models.proposals import Postprocessing
+from logn.statistics.head import ACTIVATIONS, Head
 
 # What Hugging Face writes beside a model.
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -68,16 +68,15 @@ class Description:
     class_names: tuple[str, ...] | None = None
 
     def names_of(self, columns: int, background: int | None = None) -> tuple[str, ...] | None:
-        """The name of each of so many columns; None where the file names other classes.
+        """The names of so many columns, or of their classes; None where the file names other classes.
 
         Example:
             >>> Description(class_names=("cat", "dog")).names_of(3, background=0)
-            ('background', 'cat', 'dog')
+            ('cat', 'dog')
         """
         names = self.class_names
-        if names is not None and background is not None and len(names) == columns - 1:
-            names = ("background", *names) if background == 0 else (*names, "background")
-        return names if names is not None and len(names) == columns else None
+        is_fitting = names is not None and len(names) in (columns, columns - (background is not None))
+        return names if is_fitting else None
 
     def reading(self, activation: str | None, background: int | None) -> tuple[str | None, int | None]:
         """What follows the logits, and where the background is: as it is known, else as the preset has it.
@@ -112,11 +111,9 @@ def checked_names(
 ) -> tuple[str, ...] | None:
     """The foreground classes of a file: its own, else the user's, which must not contradict them."""
     named = Description(class_names=names_in(file)).names_of(columns, background)
-    place = foreground_columns(columns, background)
-    own = None if named is None else named[place]
-    if given is None:
+    own, said = (Head.of_classes(names, columns, background).class_names for names in (named, given))
+    if said is None:
         return own
-    said = tuple(given)[place] if len(given) == columns else tuple(given)
     if own is not None and (difference := names_differ(said, "`class_names`", own, f"`{file.path}`")):
         raise InputError(f"{difference}; leave `class_names` out.")
     return said

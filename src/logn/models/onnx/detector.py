@@ -13,8 +13,7 @@ from logn.errors import InputError
 from logn.models.images import as_rgb
 from logn.models.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.models.onnx.description import at_size, image_input, other_inputs
-from logn.models.onnx.file import SUPPRESSION, Arrays, OnnxSession, exposing, onnx_digest, operators, random_inputs
-from logn.models.onnx.locate import trial_values
+from logn.models.onnx.file import Arrays, onnx_digest, random_inputs
 from logn.models.onnx.model import OnnxModel
 from logn.models.opened import NEEDS_CLASSES
 from logn.models.preprocessing import Placement
@@ -54,15 +53,16 @@ class OnnxDetector:
         self._others = [spec for spec in file.inputs if spec is not self._image]
         trial = random_inputs(at_size(file.inputs, self._image, self._size, preprocessing.layout or "NCHW"))
         try:
-            self._logits, _ = model.locate(trial)
+            located = model.locate(trial)
         except InputError as error:
-            if SUPPRESSION in operators(file.graph.nodes):  # which logits would not help
+            if "NonMaxSuppression" in file.graph.operators():  # which logits would not help
                 raise chosen_inside(file.graph, file.path.name) from error
             raise
         self.name, self.fingerprint = file.path.name, onnx_digest(file)
-        exposed = exposing(file.model, self._logits.tensors)
-        self._session = OnnxSession(exposed, model.name, provider=model.provider)
-        values = trial_values(file, self._logits, trial) or self._session.run(trial)
+        self._logits = located.logits
+        self._session = file.session(self._logits.tensors, provider=model.provider)
+        values = located.values if located.inputs is trial else {}
+        values = values or self._session.run(trial)
         try:
             self._boxes = find_boxes(file.graph, self._logits, values, name=self.name)
         except InputError as error:
@@ -83,7 +83,7 @@ class OnnxDetector:
         self.activation = activation
         columns = self._logits.num_columns
         self.num_classes = columns - (self.background is not None)
-        self.class_names = _foreground_names(model.names_of(columns, self.background), columns, self.background)
+        self.class_names = model.head_at(self._logits).class_names
         preset = model.description.preset
         self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
 
@@ -153,15 +153,3 @@ class OnnxDetector:
         """The outputs that hold boxes, and the tensors that hold class logits, for prepared images."""
         feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
         return self._session.run(feed, self._wanted)
-
-
-def _foreground_names(names: tuple[str, ...] | None, columns: int, background: int | None) -> tuple[str, ...] | None:
-    """The name of each class but the background; None where nobody says."""
-    if names is None:
-        return None
-    if background is not None and len(names) == columns:
-        names = names[1:] if background == 0 else names[:-1]
-    expected = columns - (background is not None)
-    if len(names) != expected:
-        raise InputError(f"Expected `class_names` to name the {expected} classes of the model, but got {len(names)}.")
-    return names

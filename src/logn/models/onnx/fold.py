@@ -1,11 +1,12 @@
-"""fold_onnx: write a map into an ONNX file, prove it, and only then put the new file in its place."""
+"""fold_onnx: put a map behind the class logits of an ONNX file as two nodes, and prove it before it gets its name."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,30 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.arrays import sigmoid
 from logn.base.files import check_new, put_files, staging_folder
 from logn.base.strict_json import parse_json
-from logn.errors import InputError
+from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
 from logn.models.hints import Hints
+from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.models.onnx.candidates import BOX, score_outputs
 from logn.models.onnx.description import checked_names
-from logn.models.onnx.file import (
-    CHOICE,
-    LAYER,
-    Arrays,
-    OnnxFile,
-    OnnxGraph,
-    OnnxSession,
-    exposing,
-    onnx_digest,
-    reached_from,
-    read_onnx,
-)
-from logn.models.onnx.layers import add_initializer, insert_after, map_layers
-from logn.models.onnx.locate import OnnxLogits, Wanted, locate_onnx_logits
-from logn.models.onnx.scaling import ScoreScaling
+from logn.models.onnx.file import Arrays, OnnxFile, onnx_digest, read_onnx
+from logn.models.onnx.graph import CHOICE, LAYER, OnnxGraph
+from logn.models.onnx.layers import OURS
+from logn.models.onnx.locate import Located, OnnxLogits, Wanted, locate
 from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof, largest_difference
+from logn.statistics.head import Head
 
 METADATA_KEY = "logn.folded"
 
@@ -47,12 +39,9 @@ class FoldReport:
 
     Attributes:
         output_path: The file that was written.
-        tensors: The tensors that hold the logits.
+        tensors: The tensors that hold the logits; two nodes (Mul, Add) are behind each.
         axis: Their class axis, counted from the end.
         activation: What the model applies to them: "softmax", "sigmoid", or None.
-        way: "weights" when the map is in the weights, "nodes" when it is two nodes (Mul, Add) behind the layer.
-        layers: The weights that changed; empty for "nodes".
-        reason: Why it is "nodes"; None for "weights".
         largest_difference: Largest distance between new logits and scale * old logits + shift, in onnxruntime.
         largest_logit: Largest magnitude of the latter.
         rows: How many rows of logits were compared.
@@ -62,9 +51,6 @@ class FoldReport:
     tensors: tuple[str, ...]
     axis: int
     activation: str | None
-    way: str
-    layers: tuple[str, ...]
-    reason: str | None
     largest_difference: float
     largest_logit: float
     rows: int
@@ -79,20 +65,18 @@ def fold_onnx(
     activation: str | None = None,
     axis: int | None = None,
     inputs: Mapping[str, npt.NDArray[Any]] | Sequence[Mapping[str, npt.NDArray[Any]]] | None = None,
-    insert: bool = False,
     class_factors: npt.ArrayLike | None = None,
     class_names: Sequence[str] | str | os.PathLike[str] | None = None,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
     overwrite: bool = False,
 ) -> FoldReport:
-    '''Write `affine` into the class layer of an ONNX model; inputs, outputs and speed stay.
+    '''Put `affine` behind the class logits of an ONNX model; inputs, outputs and speed stay.
 
-    The class layer is found by walking back from the class activation (or from an output that has none) to the Gemm,
-    MatMul or Conv behind it, and which channel is which class is measured by a run with numbered channels. Where the
-    weights cannot take the map (a cosine head that normalises them as it runs), a Mul and an Add are put behind the
-    logits. Weights in external data stay there. The file gets its name only after both models ran in onnxruntime, the
-    new logits were the map of the old ones, and no output but the class scores changed.
+    The logits are what goes into the class activation, or an output that has none. A Mul and an Add are put behind
+    them, with one number per class; the weights of the model stay, those in external data stay there. The file gets its
+    name only after both models ran in onnxruntime, the new logits were the map of the old ones, and no output that is
+    not computed from them changed.
 
     Args:
         model_path: The ONNX file, or one that was read; it does not change.
@@ -103,7 +87,6 @@ def fold_onnx(
         activation: "softmax" or "sigmoid", to search only for that.
         axis: The class axis of the logits, needed only where it cannot be inferred.
         inputs: What to run the models on, by the name of the input, or several such; by default random values.
-        insert: Put in nodes even where the weights could take the map.
         class_factors: Multiply the class scores of a model with an objectness, whose output holds both, by one factor
             per class: a node (Mul) at the output.
         class_names: Names of the model's classes, or a file of them, if the model has none; they must be those that
@@ -121,8 +104,8 @@ def fold_onnx(
         ... <float[2, 2] w = {1.0, 0.5, 0.0, 1.0}> { y = Gemm(x, w) }"""
         >>> onnx.save_model(onnx.parser.parse_model(text), str(folder / "model.onnx"))
         >>> report = fold_onnx(folder / "model.onnx", ClassAffine([2.0, 1.0], [0.0, -3.0]), folder / "corrected.onnx")
-        >>> report.way, report.layers, report.largest_difference < 1e-6
-        ('weights', ('w',), True)
+        >>> report.tensors, report.largest_difference < 1e-6
+        (('y',), True)
     '''
     if not isinstance(affine, ClassAffine):
         raise InputError(f"Expected `affine` to be a ClassAffine to fold, but got {type(affine).__name__}.")
@@ -130,8 +113,9 @@ def fold_onnx(
     _check_paths(file, target, overwrite=overwrite)
     if not allow_refold:
         refuse_folded_file(file.model, file.path)
-        digest = onnx_digest(file) if asks_for_weights([affine], "onnx") else None
-        affine.check_fits(LogitFacts(f"`{file.path}`", fingerprint=digest), allow_mismatch=allow_mismatch)
+        if affine.head is not None and affine.head.source_kind == "onnx":
+            head = Head(background=affine.background, source=onnx_digest(file))
+            affine.check_fits(head, f"`{file.path}`", allow_mismatch=allow_mismatch)
     names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
     recorded = _Recorded.of(affine, file.graph)
     wanted = Wanted(
@@ -143,32 +127,27 @@ def fold_onnx(
         parameters=() if names else recorded.parameters,
     )
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
-    logits, used = locate_onnx_logits(file, wanted, runs[0] if runs else None)
+    located = locate(file, wanted, runs[0] if runs else None)
+    logits = located.logits
     place = affine.background
     known = checked_names(
         file, Hints(class_names=class_names).names(affine.num_columns, place), affine.num_columns, place
     )
-    facts = LogitFacts(f"`{file.path}`", activation=logits.activation, class_names=known)
-    affine.check_fits(facts, allow_mismatch=allow_mismatch)
+    head = Head.of_classes(known, affine.num_columns, place, activation=logits.activation)
+    affine.check_fits(head, f"`{file.path}`", allow_mismatch=allow_mismatch)
     if not allow_mismatch:
         recorded.check(logits, file.path, named=bool(names))
-    whole = _over_all_columns(affine, logits)
-    way = "nodes" if insert or logits.layout is None else "weights"
-    folded = _insert_map(file.model, logits, whole)[0] if way == "nodes" else _fold_weights(file.model, logits, whole)
-    scaling = None if class_factors is None else ScoreScaling.of(file, logits, used, class_factors)
-    if scaling is not None:
-        scaling.insert(folded)
-    write_fold(folded, affine, logits.tensors, way)
-    trial = _Trial(file, logits, whole, [used, *runs[1:]], way, scaling)
-    proof = _write(file, folded, target, trial, overwrite=overwrite)
+    _warn_of_raw_outputs(file.graph, logits)
+    scaling = None if class_factors is None else _ScoreScaling.of(file, located, class_factors)
+    with staging_folder(target) as folder:
+        proof = _write(file, logits, affine, scaling, folder / target.name, [located.inputs, *runs[1:]])
+        written = {part: target.with_name(part.name) for part in (_data_of(folder / target.name), folder / target.name)}
+        put_files({part: path for part, path in written.items() if part.exists()}, overwrite=overwrite)
     return FoldReport(
         output_path=target,
         tensors=logits.tensors,
         axis=logits.axis,
         activation=logits.activation,
-        way=way,
-        layers=tuple(dict.fromkeys(layer.weight for layer in logits.layers)) if way == "weights" else (),
-        reason=None if way == "weights" else logits.reason or "nodes were asked for",
         largest_difference=proof.largest_difference,
         largest_logit=proof.largest_logit,
         rows=proof.rows,
@@ -193,14 +172,14 @@ class _Recorded:
 
     @classmethod
     def of(cls, affine: ClassAffine, graph: OnnxGraph) -> _Recorded:
-        source = affine.source
-        if source is None or source.layer is None:
+        head = affine.head
+        if head is None or head.layer is None:
             return cls()
-        names = tuple(source.layer.split(", "))
-        if source.fingerprint is not None and fingerprint_kind(source.fingerprint) == "onnx":
-            return cls(source.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
+        names = tuple(head.layer.split(", "))
+        if head.source_kind == "onnx":
+            return cls(head.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
         parameters = tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
-        return cls(source.layer, (), tuple(name for name in parameters if name in graph.initializers))
+        return cls(head.layer, (), tuple(name for name in parameters if name in graph.initializers))
 
     def check(self, logits: OnnxLogits, path: Path, *, named: bool) -> None:
         """Refuse logits of another layer; those of a torch layer also where the graph scales them."""
@@ -219,10 +198,10 @@ class _Recorded:
                 "of that layer as `tensor`."
             )
         for layer in () if self.in_file else logits.layers:
-            if (layer.factor, layer.offset) != (1.0, 0.0):
+            if layer.scaled:
                 raise InputError(
-                    f"`affine` was recorded at `{self.layer}`, but the logits `{found}` of `{path}` are "
-                    f"{layer.factor:g} * `{layer.output}` + {layer.offset:g}; name the one that is meant as `tensor`."
+                    f"`affine` was recorded at `{self.layer}`, but the logits `{found}` of `{path}` are its output "
+                    f"`{layer.output}` on another scale; name the one that is meant as `tensor`."
                 )
 
 
@@ -245,15 +224,43 @@ def _data_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.data")
 
 
-def _fold_weights(model: Any, logits: OnnxLogits, affine: ClassAffine) -> Any:
-    layout = logits.layout
-    assert layout is not None  # noqa: S101 - the caller looked
-    maps = {
-        # Channels that are no logits (a layer may give boxes too) stay as they are.
-        node: (np.where(classes < 0, 1.0, affine.scale[classes]), np.where(classes < 0, 0.0, affine.shift[classes]))
-        for node, classes in layout.classes.items()
-    }
-    return map_layers(model, logits.layers, maps)
+def _write(
+    file: OnnxFile,
+    logits: OnnxLogits,
+    affine: ClassAffine,
+    scaling: _ScoreScaling | None,
+    target: Path,
+    runs: Sequence[Arrays],
+) -> Proof:
+    """Write the corrected file and prove it; raise if the proof fails."""
+    import onnx
+
+    whole, copy = _over_all_columns(affine, logits), _Copy(file.model)
+    with np.errstate(over="ignore"):  # what half precision cannot hold, the proof refuses
+        scale, shift = (part.astype(logits.dtype) for part in (whole.scale, whole.shift))
+    shape = (-1, *[1] * (-logits.axis - 1))  # broadcast over the logits
+    names = copy.store(f"{OURS}scale", scale.reshape(shape)), copy.store(f"{OURS}shift", shift.reshape(shape))
+    for tensor in logits.tensors:
+        copy.insert(tensor, Mul=names[0], Add=names[1])
+    if scaling is not None:
+        copy.insert(scaling.output, Mul=copy.store(f"{OURS}class_factors", scaling.numbers))
+    write_fold(copy.model, affine, logits.tensors)
+    for tensor in copy.model.graph.initializer:
+        if tensor.name in file.external:
+            onnx.external_data_helper.set_external_data(tensor, _data_of(target).name)
+    onnx.save_model(copy.model, str(target))
+    if _data_of(target).exists():
+        _data_of(target).chmod(target.stat().st_mode)  # onnx makes it readable for its owner only
+    return _prove(file, logits, whole, scaling, target, runs)
+
+
+def _warn_of_raw_outputs(graph: OnnxGraph, logits: OnnxLogits) -> None:
+    """Warn of outputs that hold the same logits before a temperature: they stay as they are."""
+    scaled = [layer.output for layer in logits.layers if layer.scaled]
+    for name in sorted(score_outputs(graph, scaled) - graph.reached_from(logits.tensors).keys()):
+        warn(
+            f"The output `{name}` holds the logits before they are scaled to `{logits.tensors[0]}`, and stays as it is."
+        )
 
 
 def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
@@ -266,126 +273,120 @@ def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
     return ClassAffine(scale, shift)
 
 
-def _insert_map(
-    model: Any, logits: OnnxLogits, affine: ClassAffine, *, as_inputs: bool = False
-) -> tuple[Any, tuple[str, str]]:
-    """Put Mul and Add behind the logits, so that all that reads them sees the map; also the names of its numbers.
+class _Copy:
+    """A copy of a model to put nodes into, under names that no tensor and no node has.
 
     Args:
         model: An `onnx.ModelProto`; it does not change.
-        logits: Where the logits are.
-        affine: The map over the whole class axis.
-        as_inputs: Whether a run may put in other scales and shifts, by these names.
     """
-    from onnx import helper
 
-    copy = type(model)()
-    copy.CopyFrom(model)
-    graph = OnnxGraph(copy)
-    with np.errstate(over="ignore"):  # what half precision cannot hold, the proof refuses
-        values = [_beside(array, logits).astype(logits.dtype) for array in (affine.scale, affine.shift)]
-    scale, shift = add_initializer(graph, "logn_scale", values[0]), add_initializer(graph, "logn_shift", values[1])
-    if as_inputs:
-        kind = helper.np_dtype_to_tensor_dtype(logits.dtype)
-        copy.graph.input.extend(helper.make_tensor_value_info(name, kind, values[0].shape) for name in (scale, shift))
-    for tensor in logits.tensors:
-        insert_after(graph, tensor, "Add", shift)
-        # The node before the Add makes the logits now, under a new name.
-        insert_after(graph, graph.producers[tensor].input[0], "Mul", scale)
-    return copy, (scale, shift)
+    def __init__(self, model: Any) -> None:
+        self.model = type(model)()
+        self.model.CopyFrom(model)
+        graph = OnnxGraph(self.model)
+        self._taken = {*graph.initializers, *graph.producers, *graph.input_names, *graph.readers}
+        self._taken.update(node.proto.name for node in graph.nodes)
 
+    def unused(self, wish: str) -> str:
+        """`wish`, with a number behind it if it is taken."""
+        names = (wish if count == 0 else f"{wish}_{count}" for count in itertools.count())
+        name = next(name for name in names if name not in self._taken)
+        self._taken.add(name)
+        return name
 
-def _beside(per_column: npt.NDArray[Any], logits: OnnxLogits) -> npt.NDArray[Any]:
-    """One number per column in the shape that is broadcast over the logits."""
-    return per_column.reshape(len(per_column), *[1] * (-logits.axis - 1))
+    def store(self, wish: str, value: npt.NDArray[Any]) -> str:
+        """Store an array under `wish` or a similar name; gives the name."""
+        from onnx import numpy_helper
 
+        name = self.unused(wish)
+        self.model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
 
-def _write(file: OnnxFile, folded: Any, target: Path, trial: _Trial, *, overwrite: bool) -> Proof:
-    """Write into a folder of its own, prove it there, then rename; a failure leaves nothing behind."""
-    import onnx
+    def insert(self, tensor: str, **operands: str) -> None:
+        """Put nodes, each an operator and the name of its second input, behind the one that makes `tensor`.
 
-    data_name = _data_of(target).name
-    with staging_folder(target) as folder:
-        written = folder / target.name
-        for tensor in folded.graph.initializer:
-            if tensor.name in file.external:
-                onnx.external_data_helper.set_external_data(tensor, data_name)
-        onnx.save_model(folded, str(written))
-        proof = trial.prove(written).checked(str(file.path))
-        data, targets = written.parent / data_name, {written: target}
-        if data.exists():
-            data.chmod(written.stat().st_mode)  # onnx makes it readable for its owner only
-            targets = {data: target.parent / data_name, written: target}
-        put_files(targets, overwrite=overwrite)
-    return proof
+        The last result has the old name: all that reads `tensor` reads it, and graph outputs keep their names.
+        """
+        from onnx import helper
+
+        nodes = self.model.graph.node
+        place, source = next((place, node) for place, node in enumerate(nodes) if tensor in node.output)
+        data = self.unused(f"{tensor}_logn_before")
+        source.output[list(source.output).index(tensor)] = data
+        for number, (operator, operand) in enumerate(operands.items(), 1):
+            result = tensor if number == len(operands) else self.unused(f"{tensor}_logn_scaled")
+            name = self.unused(f"{tensor}_logn_{operator}")
+            nodes.insert(place + number, helper.make_node(operator, [data, operand], [result], name=name))
+            data = result
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """How a folded file is proven: both models run in onnxruntime, and their logits and all their outputs are compared.
+class _ScoreScaling:
+    """Factors of the class scores in an output that holds an objectness too, of which users take the product.
 
     Attributes:
-        file: The model before the fold.
-        logits: Where its logits are.
-        affine: The map over the whole class axis.
-        inputs: What to run both models on, run by run.
-        way: Whether "weights" changed, or "nodes" were put in.
-        scaling: Of the class scores at an output.
+        layout: Which output it is, and where in it the objectness stands right before the scores.
+        factors: One per class.
+        numbers: One per column of the output, in a shape that is broadcast over it; 1 for boxes and objectness.
     """
 
-    file: OnnxFile
-    logits: OnnxLogits
-    affine: ClassAffine
-    inputs: Sequence[Arrays]
-    way: str
-    scaling: ScoreScaling | None = None
+    layout: BoxLayout
+    factors: npt.NDArray[np.float64]
+    numbers: npt.NDArray[Any]
 
-    def prove(self, written: Path) -> Proof:
-        """Compare the file that was written with the model, and with the model with the map as nodes behind its logits.
-
-        One session serves for both of these: its nodes take the identity, then the map.
-        """
-        logits, half = self.logits, self._is_half()
-        mapped, (scale, shift) = _insert_map(self.file.model, logits, self.affine, as_inputs=True)
-        before = OnnxSession(exposing(mapped, logits.tensors), "the model")
-        after = OnnxSession(exposing(read_onnx(written).model, logits.tensors), "the folded model")
-        self._check_interface(before, after)
-        zeros = _beside(np.zeros(logits.width, logits.dtype), logits)
-        identity = {scale: zeros + zeros.dtype.type(1), shift: zeros}
-        layers = [layer.node for layer in logits.layers] if self.way == "weights" else []
-        proofs = []
-        for run in self.inputs:
-            old, new = before.run({**run, **identity}), after.run(run)
-            proofs.append(compare_logits(old, new, logits.tensors, logits.axis, self.affine, half=half))
-            if proofs[-1].holds:
-                tolerance = HALF_TOLERANCE if half else TOLERANCE
-                expected = before.run(run)
-                if self.scaling is not None:
-                    self.scaling.check(expected, new, tolerance)
-                check_outputs(self.file.graph, logits.tensors, layers, old, expected, new, tolerance)
-        worst = max(proofs, key=lambda proof: proof.largest_difference / proof.tolerance)
-        return replace(worst, rows=sum(proof.rows for proof in proofs))
-
-    def _is_half(self) -> bool:
-        """Whether the logits, or weights behind them, are in half precision."""
-        graph = self.file.graph
-        weights = [graph.constant(layer.weight) for layer in self.logits.layers if layer.reason is None]
-        kinds = (self.logits.dtype, *(array.dtype for array in weights if array is not None))
-        return any(kind.itemsize < 4 for kind in kinds)
-
-    def _check_interface(self, before: OnnxSession, after: OnnxSession) -> None:
-        """Refuse a model whose inputs or outputs changed; what an open length is called does not count."""
-        for kind in ("inputs", "outputs"):
-            old, new = (
-                {
-                    value.name: (value.type, *(length if isinstance(length, int) else None for length in value.shape))
-                    for value in getattr(session, kind)
-                    if kind == "inputs" or value.name in self.file.graph.outputs
-                }
-                for session in (before, after)
+    @classmethod
+    def of(cls, file: OnnxFile, located: Located, class_factors: npt.ArrayLike) -> _ScoreScaling:
+        """Find the output in the run of the search."""
+        layout = find_objectness(file.graph, located.logits, located.values)
+        if layout is None or layout.objectness is None or layout.raw_objectness:
+            raise InputError(
+                f"`{file.path}` has an objectness, but no output that holds it with boxes and class scores (after "
+                "sigmoids). Export the model with one."
             )
-            if list(old.items()) != list(new.items()):
-                raise InputError(f"The {kind} would change from {old} to {new}; nothing was written.")
+        output, factors = located.values[layout.outputs[0]], np.asarray(class_factors, np.float64)
+        numbers = np.append(np.ones(layout.objectness + 1), factors).astype(output.dtype)
+        return cls(layout, factors, numbers.reshape(-1, *[1] * (max(output.ndim - 2, 1) if layout.transposed else 0)))
+
+    @property
+    def output(self) -> str:
+        """The name of the output."""
+        return self.layout.outputs[0]
+
+    def check(self, logits: OnnxLogits, old: Arrays, new: Arrays, tolerance: float) -> None:
+        """Refuse anything but the sigmoids of the new logits times the factors, behind boxes and objectness of old."""
+        boxes, rows = self.layout.rows(old), self.layout.rows(new)
+        first = rows.shape[-1] - len(self.factors)
+        scores = sigmoid(class_rows(logits, new, self.layout.order)) * self.factors
+        same_boxes = np.array_equal(rows[..., :first], boxes[..., :first], equal_nan=True)
+        if not same_boxes or not np.allclose(rows[..., first:], scores, rtol=0, atol=tolerance, equal_nan=True):
+            raise InputError(
+                f"The class scores of `{self.output}` are not scaled by their factors; nothing was written."
+            )
+
+
+def _prove(
+    file: OnnxFile,
+    logits: OnnxLogits,
+    whole: ClassAffine,
+    scaling: _ScoreScaling | None,
+    written: Path,
+    runs: Sequence[Arrays],
+) -> Proof:
+    """Run the model and the file that was written, and compare their logits through the map, the rest for equality."""
+    half = logits.dtype.itemsize < 4
+    before, after = (part.session(logits.tensors) for part in (file, read_onnx(written)))
+    proofs = []
+    for run in runs:
+        old, new = before.run(run), after.run(run)
+        proof = compare_logits(old, new, logits.tensors, logits.axis, whole, half=half)
+        if proof.holds:
+            tolerance = HALF_TOLERANCE if half else TOLERANCE
+            check_outputs(file.graph, logits.tensors, old, new, tolerance)
+            if scaling is not None:
+                scaling.check(logits, old, new, tolerance)
+        proofs.append(proof)
+    worst = max(proofs, key=lambda proof: proof.largest_difference / proof.tolerance)
+    return replace(worst, rows=sum(proof.rows for proof in proofs)).checked(str(file.path))
 
 
 def compare_logits(
@@ -418,32 +419,20 @@ def compare_logits(
 
 
 def check_outputs(
-    graph: OnnxGraph,
-    tensors: Iterable[str],
-    layers: Iterable[str],
-    before: Mapping[str, Any],
-    expected: Mapping[str, Any],
-    after: Mapping[str, Any],
-    tolerance: float,
+    graph: OnnxGraph, tensors: Sequence[str], before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float
 ) -> None:
-    """Refuse a fold that changes any output other than the class scores, or those in another way than the map does.
+    """Refuse a fold that changes an output that is not computed from the logits, or another one than the class scores.
 
     What the scores select (boxes behind a suppression) is in another order afterwards, and cannot be compared.
 
     Args:
         graph: The graph before the fold.
         tensors: The tensors that hold the logits.
-        layers: The layers whose weights changed, by their node; empty where nodes were put in.
         before: The outputs before the fold.
-        expected: Those of the file with the map as two nodes behind the logits.
-        after: Those after the fold.
+        after: Those after it.
         tolerance: Largest difference, relative to the largest value of an output (or to 1).
     """
-    tensors = list(tensors)
-    reached = reached_from(graph, tensors)
-    # The logits before a temperature are class scores too, on another scale; the proof at the logits holds for them.
-    scaled = set(reached_from(graph, layers)) & graph.ancestors(tensors)
-    scores = score_outputs(graph, tensors)
+    reached, scores = graph.reached_from(tensors), score_outputs(graph, tensors)
     for name in graph.outputs:
         ways = reached.get(name, set())
         if LAYER in ways:
@@ -451,14 +440,9 @@ def check_outputs(
                 f"The output `{name}` would change too: another layer computes it from the logits `{tensors[0]}`; "
                 "export the model with separate heads."
             )
-        if CHOICE in ways or name in scaled:
+        if CHOICE in ways or name in scores or (ways and not BOX.search(name)):
             continue
-        if not _is_same(after[name], expected[name] if ways else before[name], tolerance):
-            raise InputError(
-                f"The output `{name}` would change too: it reads the class layer (in Python insert=True puts the "
-                "map behind the logits alone)."
-            )
-        if ways and name not in scores and BOX.search(name) and not _is_same(after[name], before[name], tolerance):
+        if not _is_same(after[name], before[name], tolerance):
             raise InputError(
                 f"The output `{name}` would change too: it is computed from `{tensors[0]}`; name the class logits as "
                 "`tensor`."
@@ -466,16 +450,10 @@ def check_outputs(
 
 
 def _is_same(found: Any, expected: Any, tolerance: float) -> bool:
-    if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
+    if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.shape != expected.shape:
         return bool(np.array_equal(found, expected))
-    if found.shape != expected.shape:
-        return False
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    known = ~np.isnan(expected)
     largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1.0))
-    with np.errstate(invalid="ignore"):
-        difference = np.where(found == expected, 0.0, np.abs(found - expected))[known]
-    return bool((difference <= tolerance * largest).all())
+    return np.allclose(found, expected, rtol=0, atol=tolerance * largest, equal_nan=True)
 
 
 def folds_of(model: Any) -> list[dict[str, Any]]:
@@ -490,7 +468,7 @@ def folds_of(model: Any) -> list[dict[str, Any]]:
     return []
 
 
-def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str], way: str) -> None:
+def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str]) -> None:
     """Add a fold to the metadata of `model`."""
     record = {
         "method": affine.method,
@@ -498,7 +476,6 @@ def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str], way: str
         "num_columns": affine.num_columns,
         "background": affine.background,
         "tensors": list(tensors),
-        "way": way,
     }
     folds = [*folds_of(model), record]
     for entry in [entry for entry in model.metadata_props if entry.key == METADATA_KEY]:

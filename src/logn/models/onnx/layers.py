@@ -1,65 +1,51 @@
-"""The layers of an ONNX graph that compute logits: walking back to them, writing a map into them, measuring them.
+"""The layers that compute a tensor, and which of their channels its columns are: both by walking back through a graph.
 
-Which channel of a class layer becomes which class is measured, not guessed from the graph: the weights of the layers
-are set to zero and their biases to numbers that count the channels through. Run like that, a model shows at its logits
-which channel each of them came from, whatever reshaping, joining and cutting is in between.
+Between a layer and its logits, exporters reshape, transpose, join and cut. None of that computes anything, so columns
+of the logits can be followed back, with the shapes of a run, to the channels that they came from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from logn.base.arrays import FloatArray
-from logn.errors import InputError
-from logn.models.onnx.file import Arrays, OnnxGraph, OnnxSession, attribute, exposing
+from logn.models.onnx.graph import Node, OnnxGraph
 
-# They move, cut or join values and compute nothing; the first input is the data, except for Concat, where all are.
-_CUTS = ("Concat", "Split", "Slice", "Gather", "GatherND", "GatherElements")
-MOVES = frozenset((*_CUTS, "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Dropout"))
-ARITHMETIC = frozenset(("Mul", "Div", "Add", "Sub"))
+# They change no value. The first input is the data, except for Concat, where all are.
+_PLAIN = frozenset(("Identity", "Cast", "Dropout"))
+_RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+_GATHERS = frozenset(("Gather", "GatherND", "GatherElements"))
+MOVES = _PLAIN | _RESHAPES | _GATHERS | {"Transpose", "Concat", "Split", "Slice"}
+_NEUTRAL = {"Mul": 1.0, "Div": 1.0, "Add": 0.0, "Sub": 0.0}
 LAYERS = frozenset(("Gemm", "MatMul", "Conv"))
+# How the names of numbers begin that a fold stores.
+OURS = "logn_"
 
-# Whole numbers up to the base are exact in each precision; larger channel numbers are measured digit by digit.
-_BASES = {"float16": 1024, "bfloat16": 128}
-_WIDE_BASE = 1 << 20
-
-IntArray = npt.NDArray[np.int64]
-Slot = tuple[str, int]  # a node, by the name of its first output, and the position of an input
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """A layer that computes logits: Gemm, Conv or MatMul, the latter two with or without the Add of a bias.
+    """A layer: Gemm, Conv or MatMul, the latter two with or without the Add of a bias.
 
     Attributes:
-        node: Output name of the Gemm, Conv or MatMul node, which identifies it.
         kind: Its operator.
-        output: The tensor that leaves the layer; where an Add follows for the bias, the one after it.
+        output: The tensor that leaves it, after its bias.
         weight: Name of its weight.
         bias: Name of its bias, or None.
-        bias_node: Output name of the Add that adds the bias of a MatMul or Conv, or None.
-        width: Number of outputs; 0 when the weight is computed.
-        factor: What the layer's output is multiplied with on the way to the logits (a fixed temperature).
-        offset: What is added to it there.
-        reason: Why nothing can be folded into it; None when it can.
+        axis: The axis of its output that is its channels.
+        scaled: Whether stored numbers scale or shift all of its output on the way to the logits, such as a temperature.
     """
 
-    node: str
     kind: str
     output: str
     weight: str
     bias: str | None
-    bias_node: str | None
-    width: int
-    factor: float = 1.0
-    offset: float = 0.0
-    reason: str | None = None
+    axis: int
+    scaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,464 +55,252 @@ class Origin:
     Attributes:
         layers: The layers that were found.
         stops: Operators at which the walk ended without finding a layer.
-        chosen: Whether it depends on the values of the input which of the layers' outputs are there (the best of them).
+        passed: The tensors on the way whose shapes it takes to follow columns.
     """
 
     layers: tuple[LinearLayer, ...]
-    stops: tuple[str, ...]
-    chosen: bool = False
+    stops: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
 
 
 def find_layers(graph: OnnxGraph, tensor: str) -> Origin:
     """Walk back from `tensor` to the layers that computed it."""
     layers: dict[str, LinearLayer] = {}
     stops: dict[str, None] = {}
-    chosen = False
-    seen: set[_Place] = set()
-    waiting = [_Place(tensor)]
+    passed: dict[str, None] = {}
+    waiting = [(tensor, False)]
+    seen = set(waiting)
     while waiting:
-        place = waiting.pop()
-        if place in seen:
-            continue
-        seen.add(place)
-        node = graph.producers.get(place.tensor)
-        layer = None if node is None else _as_layer(graph, node, place)
-        steps = None if node is None or layer is not None else _steps(graph, node, place)
+        name, scaled = waiting.pop()
+        node = graph.producers.get(name)
+        layer = None if node is None else as_layer(graph, node)
         if layer is not None:
-            known = layers.setdefault(layer.node, layer)
-            if known != layer:
-                stops["two paths with different factors"] = None
-        elif steps is None:
-            stops[node.op_type if node is not None else f"the input `{place.tensor}`"] = None
-        else:
-            waiting.extend(steps)
-            chosen = chosen or (node is not None and _chooses(graph, node))
-    return Origin(tuple(layers.values()), tuple(stops), chosen)
+            layers.setdefault(layer.output, replace(layer, scaled=scaled))
+            continue
+        data = None if node is None else data_of(graph, node)
+        if node is None or data is None:
+            stops[f"the input `{name}`" if node is None else node.operator] = None
+            continue
+        if node.operator not in _PLAIN and node.operator != "Transpose":
+            passed |= dict.fromkeys(part for part in data if part in graph.producers)
+        further = {(part, scaled or _scales(graph, node)) for part in data} - seen
+        seen |= further
+        waiting.extend(sorted(further))
+    return Origin(tuple(layers.values()), tuple(stops), tuple(passed))
 
 
-def _chooses(graph: OnnxGraph, node: Any) -> bool:
-    """Whether a cut takes what the values of the input make it take, not always the same places."""
-    return node.op_type in _CUTS and node.op_type != "Concat" and any(map(graph.depends_on_values, node.input[1:]))
-
-
-class _Place(NamedTuple):
-    """A tensor on the way back: the logits are factor * tensor + offset."""
-
-    tensor: str
-    factor: float = 1.0
-    offset: float = 0.0
-
-
-def _steps(graph: OnnxGraph, node: Any, place: _Place) -> list[_Place] | None:
-    """The tensors to continue with, or None where the walk ends."""
-    if node.op_type == "Concat":
-        return [place._replace(tensor=name) for name in node.input]
-    if node.op_type in MOVES:
-        return [place._replace(tensor=node.input[0])]
-    if node.op_type not in ARITHMETIC:
+def data_of(graph: OnnxGraph, node: Node) -> tuple[str, ...] | None:
+    """The inputs that are the output of a node, up to their places, a temperature, an offset, or a map folded in."""
+    if node.operator == "Concat":
+        return node.inputs
+    if node.operator in MOVES:
+        return node.inputs[:1]
+    if node.operator not in _NEUTRAL:
         return None
-    first, second = graph.scalar(node.input[0]), graph.scalar(node.input[1])
-    if (first is None) == (second is None):
-        return None
-    data = node.input[1 if first is not None else 0]
-    return _scalar_step(node.op_type, place._replace(tensor=data), first, second)
-
-
-def _scalar_step(operator: str, place: _Place, first: float | None, second: float | None) -> list[_Place] | None:
-    """Take a fixed temperature or offset into account."""
+    if node.inputs[1].startswith(OURS):
+        return node.inputs[:1]
+    first, second = (graph.scalar(name) for name in node.inputs)
     number = second if second is not None else first
-    factor, offset = place.factor, place.offset
-    if number is None or (operator == "Mul" and not number) or (operator == "Div" and not second):
+    if (first is None) == (second is None) or (node.operator == "Div" and second is None):
         return None
-    if operator == "Mul":
-        return [place._replace(factor=factor * number)]
-    if operator == "Div":
-        return [place._replace(factor=factor / number)]
-    if operator == "Add":
-        return [place._replace(offset=offset + factor * number)]
-    if second is not None:
-        return [place._replace(offset=offset - factor * number)]
-    return [place._replace(factor=-factor, offset=offset + factor * number)]
+    return None if number == 0 and node.operator in ("Mul", "Div") else (node.inputs[1 if second is None else 0],)
 
 
-def _as_layer(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
-    if node.op_type == "Add":
-        return _product_with_bias(graph, node, place)
-    if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
-        return None
-    if node.op_type == "MatMul":
-        return _matmul(graph, node, place)
-    bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
-    return _described(graph, node, node.output[0], bias, None, place)
-
-
-def _product_with_bias(graph: OnnxGraph, add: Any, place: _Place) -> LinearLayer | None:
-    """MatMul + Add or Conv + Add, the bias on either side of it; None when `add` is something else."""
-    for data, bias in ((0, 1), (1, 0)):
-        node = graph.producers.get(add.input[data])
-        if node is not None and node.op_type == "Transpose":
-            node = _behind_transpose(graph, node, add.input[bias])
-        elif node is not None and not _adds_bias(graph, node, add.input[bias]):
-            node = None
-        if node is None:
-            continue
-        if len(graph.readers[node.output[0]]) > 1 or node.output[0] in graph.outputs:
-            return None  # somebody reads the product without its bias
-        if not graph.is_fixed(node.input[1]):
-            return None
-        return _described(graph, node, add.output[0], add.input[bias], add.output[0], place)
-    return None
-
-
-def _behind_transpose(graph: OnnxGraph, transpose: Any, bias: str) -> Any:
-    """The Conv whose channels a Transpose puts last, where a bias is added to each (TensorFlow's order); else None."""
-    node, order = graph.producers.get(transpose.input[0]), attribute(transpose, "perm", None)
-    value, read_once = graph.constant(bias), len(graph.readers[transpose.output[0]]) == 1
-    if node is None or node.op_type != "Conv" or (len(node.input) > 2 and node.input[2]) or value is None:
-        return None
-    weight = _shape(graph, node.input[1])
-    fits = weight is not None and value.size == weight[0] and value.shape[-1:] == (weight[0],)
-    last = order is not None and order[-1] == 1
-    return node if fits and last and read_once and transpose.output[0] not in graph.outputs else None
-
-
-def _adds_bias(graph: OnnxGraph, node: Any, name: str) -> bool:
-    """Whether the tensor `name`, added to what `node` gives, is one number per channel."""
-    value = graph.constant(name) if node.op_type in ("MatMul", "Conv") else None
-    if value is None:
+def _scales(graph: OnnxGraph, node: Node) -> bool:
+    """Whether a stored number changes what goes through a node."""
+    if node.operator not in _NEUTRAL or node.inputs[1].startswith(OURS):
         return False
-    if node.op_type == "MatMul":
-        return value.size in (1, *value.shape[-1:])
-    weight = _shape(graph, node.input[1])
-    if weight is None or (len(node.input) > 2 and node.input[2]):
-        return False  # a second bias; the walk ends there
-    return value.shape[-len(weight) + 1 :] == (weight[0], *[1] * (len(weight) - 2)) and value.size == weight[0]
+    return {graph.scalar(name) for name in node.inputs} != {None, _NEUTRAL[node.operator]}
 
 
-def _matmul(graph: OnnxGraph, node: Any, place: _Place) -> LinearLayer | None:
-    """A product of two computed tensors (attention) is no layer; one with a weight that only is normalised is."""
-    if not graph.is_fixed(node.input[1]):
+def as_layer(graph: OnnxGraph, node: Node) -> LinearLayer | None:
+    """The layer whose output a node gives; None for any other node.
+
+    A product of two computed tensors (attention) is no layer; one with a weight that is only normalised is.
+    """
+    if node.operator == "Add":
+        return next(filter(None, (_with_bias(graph, node, data, bias) for data, bias in ((0, 1), (1, 0)))), None)
+    if node.operator not in LAYERS or node.proto.domain not in ("", "ai.onnx"):
         return None
-    return _described(graph, node, node.output[0], None, None, place)
+    if node.operator == "MatMul" and not graph.is_fixed(node.inputs[1]):
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else None
+    return LinearLayer(node.operator, node.outputs[0], node.inputs[1], bias, 1 if node.operator == "Conv" else -1)
 
 
-def _described(
-    graph: OnnxGraph, node: Any, output: str, bias: str | None, bias_node: str | None, place: _Place
-) -> LinearLayer:
-    weight, reason, width = node.input[1], None, 0
-    shape = _shape(graph, weight)
-    source = graph.producers.get(weight)
-    if shape is None:
-        made = source.op_type if source is not None else "an input"
-        reason = f"the weight of its {node.op_type} is computed ({made})"
-    elif bias is not None and graph.constant(bias) is None:
-        reason = f"the bias of its {node.op_type} is computed"
-    else:
-        width = shape[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else shape[-1]
-    factor, offset = place.factor, place.offset
-    return LinearLayer(node.output[0], node.op_type, output, weight, bias, bias_node, width, factor, offset, reason)
-
-
-def _shape(graph: OnnxGraph, name: str) -> tuple[int, ...] | None:
-    if name in graph.initializers:
-        return tuple(graph.initializers[name].dims)
-    value = graph.constant(name)
-    return None if value is None else value.shape
-
-
-def map_layers(model: Any, layers: Sequence[LinearLayer], maps: Mapping[str, tuple[FloatArray, FloatArray]]) -> Any:
-    """Copy `model` and let each layer give `scale * logit + shift` per channel.
-
-    The arithmetic is float64, rounded once to the precision of the weights. A missing bias is made. An initialiser that
-    several of the layers share is changed once; one that is read elsewhere too stays, and the layers get a copy.
-
-    Args:
-        model: An `onnx.ModelProto`.
-        layers: The layers to change, none of them with a `reason` not to.
-        maps: Scale and shift of each channel of each layer, by the layer's `node`.
-    """
-    copy = type(model)()
-    copy.CopyFrom(model)
-    graph = OnnxGraph(copy)
-    values: dict[Slot, npt.NDArray[Any]] = {}
-    for layer in layers:
-        scale, shift = maps[layer.node]
-        # The logits are factor * z + offset, and factor * z' + offset has to be their map.
-        inner_shift = (scale * layer.offset + shift - layer.offset) / layer.factor
-        values |= _mapped(graph, layer, scale, inner_shift)
-    _write(graph, values)
-    return graph.model
-
-
-def _mapped(graph: OnnxGraph, layer: LinearLayer, scale: FloatArray, shift: FloatArray) -> dict[Slot, Any]:
-    """The new weight and bias of a layer, by the slots that they go to; a missing bias is made."""
-    node, weight = graph.producers[layer.node], _stored(graph, layer.weight)
-    channels_first = layer.kind == "Conv" or bool(attribute(node, "transB", 0))
-    factors = scale.reshape(-1, *[1] * (weight.ndim - 1)) if channels_first else scale
-    bias = np.zeros(len(scale)) if layer.bias is None else _stored(graph, layer.bias).astype(np.float64)
-    if layer.kind == "Gemm":
-        bias = bias * attribute(node, "beta", 1.0)
-        _set_attribute(node, "beta", 1.0)
-    # A bias that a node of its own adds keeps its shape.
-    shape = bias.shape if bias.size == len(scale) else scale.shape
-    new_bias = bias * scale.reshape(shape) + shift.reshape(shape)
-    product, bias_slot = layer.node, (layer.node, 2)
-    if layer.bias_node is not None:
-        bias_slot = (layer.bias_node, list(graph.producers[layer.bias_node].input).index(str(layer.bias)))
-    elif layer.kind == "MatMul":  # an Add takes over the name of its output
-        insert_after(graph, layer.node, "Add", f"{layer.node}_logn_bias")
-        product, bias_slot = graph.producers[layer.node].input[0], (layer.node, 1)
-    return {
-        (product, 1): _rounded(weight.astype(np.float64) * factors, weight.dtype, layer.weight),
-        bias_slot: _rounded(new_bias, weight.dtype, layer.bias or layer.weight),
-    }
-
-
-def insert_after(graph: OnnxGraph, tensor: str, operator: str, operand: str) -> str:
-    """Put `operator(tensor, operand)` behind the node that makes `tensor`; all readers see its result.
-
-    The new node's output has the old name, so that graph outputs keep theirs.
-    """
-    from onnx import helper
-
-    source = graph.producers[tensor]
-    before = unused_name(graph, f"{tensor}_logn_before")
-    for position, name in enumerate(source.output):
-        if name == tensor:
-            source.output[position] = before
-    node = helper.make_node(operator, [before, operand], [tensor], name=unused_name(graph, f"{tensor}_logn_{operator}"))
-    place = next(index for index, item in enumerate(graph.model.graph.node) if before in item.output) + 1
-    graph.model.graph.node.insert(place, node)
-    graph.refresh()
-    return tensor
-
-
-def add_initializer(graph: OnnxGraph, name: str, value: npt.NDArray[Any]) -> str:
-    """Store an array under `name`, or a similar name that is free, and return that."""
-    from onnx import numpy_helper
-
-    free = unused_name(graph, name)
-    tensor = numpy_helper.from_array(np.ascontiguousarray(value), free)
-    graph.model.graph.initializer.append(tensor)
-    graph.initializers[free] = graph.model.graph.initializer[-1]
-    return free
-
-
-def unused_name(graph: OnnxGraph, wish: str) -> str:
-    """`wish`, with a number behind it if it is taken."""
-    taken = {*graph.initializers, *graph.producers, *graph.input_names, *graph.readers}
-    names = (wish if count == 0 else f"{wish}_{count}" for count in range(len(taken) + 1))
-    return next(name for name in names if name not in taken)
-
-
-def _write(graph: OnnxGraph, values: Mapping[Slot, npt.NDArray[Any]]) -> None:
-    """Store the new values: in place where all readers get the same, else under a new name."""
-    made: list[tuple[str, npt.NDArray[Any], str]] = []
-    for (node_name, position), value in values.items():
-        node = graph.producers[node_name]
-        while len(node.input) <= position:
-            node.input.append("")
-        current = node.input[position]
-        if current in graph.initializers and _readers_agree(graph, current, values, value):
-            _overwrite(graph.initializers[current], value)
-            continue
-        same = next((name for source, known, name in made if source == current and np.array_equal(known, value)), None)
-        if same is None or not current:
-            wish = f"{current}_logn" if current in graph.initializers else f"{node_name}_logn_{position}"
-            same = add_initializer(graph, wish, value)
-            made.append((current, value, same))
-        node.input[position] = same
-    _drop_unread(graph)
-
-
-def _readers_agree(
-    graph: OnnxGraph, name: str, values: Mapping[Slot, npt.NDArray[Any]], value: npt.NDArray[Any]
-) -> bool:
-    slots = [(node.output[0], position) for node, position in graph.readers.get(name, ())]
-    return name not in graph.outputs and all(
-        slot in values and np.array_equal(values[slot], value) and values[slot].shape == value.shape for slot in slots
-    )
-
-
-def _overwrite(tensor: Any, value: npt.NDArray[Any]) -> None:
-    from onnx import numpy_helper
-
-    name = tensor.name
-    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
-
-
-def _drop_unread(graph: OnnxGraph) -> None:
-    """Remove initialisers that only the old layers read."""
-    before = set(graph.readers)
-    graph.refresh()
-    kept = graph.model.graph
-    for tensor in [item for item in kept.initializer if item.name in before]:
-        if tensor.name not in graph.readers and tensor.name not in graph.outputs:
-            kept.initializer.remove(tensor)
-            for value in [item for item in kept.input if item.name == tensor.name]:
-                kept.input.remove(value)
-    graph.refresh()
-
-
-def _stored(graph: OnnxGraph, name: str) -> npt.NDArray[Any]:
-    value = graph.constant(name)
-    if value is None:
-        raise InputError(
-            f"`{name}` is computed, not stored in the file (in Python insert=True adds the map behind it)."
-        )
-    return value
-
-
-def _rounded(value: FloatArray, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    with np.errstate(over="ignore"):
-        rounded = value.astype(dtype)
-    if not np.isfinite(rounded.astype(np.float64)).all():
-        raise InputError(f"The mapped `{name}` overflows {dtype}; correct the model in float32.")
-    return rounded
-
-
-def _set_attribute(node: Any, name: str, value: float) -> None:
-    from onnx import helper
-
-    for item in [item for item in node.attribute if item.name == name]:
-        node.attribute.remove(item)
-    node.attribute.append(helper.make_attribute(name, value))
+def _with_bias(graph: OnnxGraph, add: Node, data: int, bias: int) -> LinearLayer | None:
+    """MatMul + Add or Conv + Add, TensorFlow's with a Transpose between them; None for any other Add."""
+    source = product = graph.producers.get(add.inputs[data])
+    transposed = source is not None and source.operator == "Transpose"
+    if source is not None and transposed:
+        product = graph.producers.get(source.inputs[0]) if (source.attribute("perm", None) or [0])[-1] == 1 else None
+    operators = ("Conv",) if transposed else ("Conv", "MatMul")
+    layer = None if product is None or product.operator not in operators else as_layer(graph, product)
+    value = graph.constant(add.inputs[bias])
+    if source is None or product is None or layer is None or layer.bias is not None or value is None:
+        return None
+    weight = graph.shape(layer.weight) or ()
+    axis = 1 - len(weight) if product.operator == "Conv" and not transposed else -1
+    per_channel = value.size == 1 or value.shape[axis:][:1] == (value.size,)
+    inner = {source.outputs[0], product.outputs[0]}
+    if not per_channel or not inner.isdisjoint(graph.outputs) or any(len(graph.readers[name]) > 1 for name in inner):
+        return None  # no bias, or somebody reads the product without it
+    return replace(layer, output=add.outputs[0], bias=add.inputs[bias], axis=-1 if transposed else layer.axis)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What becomes of the channels of the class layers.
+class Columns:
+    """Columns side by side on an axis of a tensor, each `stride` places wide.
 
     Attributes:
-        axis: Axis of the logits, counted from the end, that is the class.
-        num_columns: Its length.
-        classes: Class of each channel, by the layer's `node`, and -1 for a channel that is no logit (a layer may
-            compute boxes beside classes); layers that do not reach the logits are left out.
+        tensor: Its name.
+        shape: Its shape.
+        axis: The axis, counted from the end.
+        first: How many columns stand before them.
+        count: How many they are.
+        block: How many columns there are in all; more than once where the axis is longer (a block per anchor).
+        stride: The distance from one to the next.
     """
 
+    tensor: str
+    shape: Shape
     axis: int
-    num_columns: int
-    classes: Mapping[str, IntArray]
+    first: int
+    count: int
+    block: int
+    stride: int = 1
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks the axis holds: the number of anchors."""
+        return self.shape[self.axis] // self.block
 
 
-def measure_layout(
-    model: Any,
-    layers: Sequence[LinearLayer],
-    tensors: Sequence[str],
-    inputs: Arrays,
-    axis: int | None = None,
-    num_columns: int | None = None,
-    *,
-    partial: bool = False,
-) -> Layout | str:
-    """Find out which channel becomes which class, or say why the channels do not belong to one class each.
-
-    Args:
-        model: An `onnx.ModelProto`.
-        layers: The layers behind the logits, all of them with stored weights.
-        tensors: The tensors that hold the logits.
-        inputs: What to run the model on.
-        axis: The class axis, counted from the end, where it is known.
-        num_columns: Its length, where it is known.
-        partial: Whether a channel that is not seen is known to be no logit.
-    """
-    measured = measure_channels(model, layers, tensors, inputs)
-    return layout_of([measured[tensor] for tensor in tensors], layers, axis, num_columns, partial=partial)
-
-
-def layout_of(
-    measured: Sequence[IntArray | None],
-    layers: Sequence[LinearLayer],
-    axis: int | None = None,
-    num_columns: int | None = None,
-    *,
-    partial: bool = False,
-) -> Layout | str:
-    """The layout that channel numbers show, or why they show none.
+def channels_of(
+    graph: OnnxGraph, tensor: str, axis: int, shapes: Mapping[str, Shape]
+) -> list[tuple[LinearLayer, Columns]] | None:
+    """Follow the columns on an axis of a tensor back to the channels of layers; None where they are something else.
 
     Args:
-        measured: What `measure_channels` gave for each tensor.
-        layers: The layers whose channels were numbered, in that order.
-        axis: The class axis, counted from the end, where it is known.
-        num_columns: Its length, where it is known.
-        partial: Whether a channel that is not seen is known to be no logit.
+        graph: The graph.
+        tensor: The tensor.
+        axis: The axis, counted from the end.
+        shapes: The shapes of it and of all that `Origin.passed` names, from a run.
     """
-    numbers = [array for array in measured if array is not None]
-    if len(numbers) < len(measured):
-        return "something else than the class layer adds to the logits"
-    rank = min(array.ndim for array in numbers)
-    axes = [axis] if axis is not None else [-1 - place for place in range(rank)]
-    reasons = []
-    for place in axes:
-        lengths = {array.shape[place] for array in numbers}
-        if len(lengths) > 1 or lengths <= {0, 1} or not lengths <= {num_columns or max(lengths)}:
+    shape = shapes[tensor]
+    waiting = [Columns(tensor, shape, axis, 0, shape[axis], shape[axis])]
+    seen, reached = set(waiting), []
+    while waiting:
+        at = waiting.pop()
+        node = graph.producers.get(at.tensor)
+        layer = None if node is None else as_layer(graph, node)
+        if layer is not None:
+            if layer.axis % len(at.shape) != at.axis % len(at.shape):
+                return None
+            reached.append((layer, at))
             continue
-        layout = _layout_on(place, numbers, layers, partial)
-        if isinstance(layout, Layout):
-            return layout
-        reasons.append(layout)
-    return reasons[0] if reasons else "no axis of the logits has the length of the map"
+        before = None if node is None else _before(graph, node, at, shapes)
+        if before is None:
+            return None
+        further = {*before} - seen
+        seen |= further
+        waiting.extend(further)
+    return reached
 
 
-def measure_channels(
-    model: Any, layers: Sequence[LinearLayer], tensors: Sequence[str], inputs: Arrays
-) -> dict[str, IntArray | None]:
-    """Each tensor with the number of the channel that every value came from; None where those are no whole numbers.
-
-    Channels are counted through over all layers, in their order.
-    """
-    total = sum(layer.width for layer in layers)
-    base = _base(model, layers)
-    digits = max(1, math.ceil(math.log(total) / math.log(base) - 1e-9)) if total > 1 else 1
-    numbers: dict[str, IntArray | None] = {}
-    for digit in range(digits):
-        maps, start = {}, 0
-        for layer in layers:
-            channel = np.arange(start, start + layer.width)
-            maps[layer.node] = (np.zeros(layer.width), (channel // base**digit % base).astype(np.float64))
-            start += layer.width
-        probe = exposing(map_layers(model, layers, maps), tensors, only=True)
-        measured = OnnxSession(probe, "the probe", optimised=False).run(inputs, tensors)
-        for tensor in tensors:
-            whole, known = _whole(measured[tensor]), numbers.get(tensor, np.int64(0))
-            numbers[tensor] = None if whole is None or known is None else known + whole * base**digit
-    return numbers
-
-
-def _whole(values: npt.NDArray[Any]) -> IntArray | None:
-    values = values.astype(np.float64)
-    rounded = np.rint(values)
-    if not np.isfinite(values).all() or np.abs(values - rounded).max(initial=0) > 0.25:
+def _before(graph: OnnxGraph, node: Node, at: Columns, shapes: Mapping[str, Shape]) -> list[Columns] | None:
+    """Where columns were before a node that moves them; None where it made them of something else."""
+    data = data_of(graph, node)
+    if data is None:
         return None
-    whole: IntArray = rounded.astype(np.int64)
-    return whole
+    if node.operator == "Transpose":
+        return [before_transpose(node, replace(at, tensor=data[0]))]
+    if node.operator not in MOVES or node.operator in _PLAIN:
+        return [replace(at, tensor=data[0])]
+    if any(name not in shapes for name in data):
+        return None
+    if node.operator == "Concat":
+        return _before_concat(node, at, shapes)
+    if node.operator in ("Split", "Slice"):
+        return _before_cut(graph, node, at, shapes[data[0]])
+    before = replace(at, tensor=data[0], shape=shapes[data[0]])
+    return _before_reshape(at, before) if node.operator in _RESHAPES else _before_gather(node, at, before)
 
 
-def _base(model: Any, layers: Sequence[LinearLayer]) -> int:
-    graph = OnnxGraph(model)
-    kinds = [graph.constant(layer.weight) for layer in layers]
-    return min((_BASES.get(str(array.dtype), _WIDE_BASE) for array in kinds if array is not None), default=_WIDE_BASE)
+def before_transpose(node: Node, at: Columns) -> Columns:
+    """The same columns before a Transpose."""
+    rank = len(at.shape)
+    order = node.attribute("perm", None) or range(rank)[::-1]
+    lengths = dict(zip(order, at.shape, strict=True))
+    return replace(at, shape=tuple(lengths[axis] for axis in range(rank)), axis=order[at.axis] - rank)
 
 
-def _layout_on(axis: int, numbers: Sequence[IntArray], layers: Sequence[LinearLayer], partial: bool) -> Layout | str:
-    """The layout if `axis` is the class axis, else why it is not."""
-    num_columns = numbers[0].shape[axis]
-    total = sum(layer.width for layer in layers)
-    seen = np.zeros((total, num_columns), bool)
-    for array in numbers:
-        rows = np.moveaxis(array, axis, -1).reshape(-1, num_columns)
-        if rows.size and (rows.min() < 0 or rows.max() >= total):
-            return "something else than the class layer adds to the logits"
-        seen[rows, np.arange(num_columns)] = True
-    if (seen.sum(axis=1) > 1).any():
-        return "a channel of the class layer serves several classes"
-    classes, start = {}, 0
-    for layer in layers:
-        part = seen[start : start + layer.width]
-        start += layer.width
-        if not part.any():
-            continue
-        if not partial and not part.any(axis=1).all():
-            return "only a part of the class layer's channels are logits"
-        classes[layer.node] = np.where(part.any(axis=1), part.argmax(axis=1), -1)
-    return Layout(axis, num_columns, classes)
+def _before_concat(node: Node, at: Columns, shapes: Mapping[str, Shape]) -> list[Columns] | None:
+    if int(node.attribute("axis", 0)) % len(at.shape) != at.axis % len(at.shape):
+        return [replace(at, tensor=name, shape=shapes[name]) for name in node.inputs]
+    if at.block != at.shape[at.axis]:
+        return None
+    parts, end = [], 0
+    for name in node.inputs:
+        start, end = end, end + shapes[name][at.axis]
+        first, last = max(at.first, start), min(at.first + at.count, end)
+        if first < last:
+            parts.append(Columns(name, shapes[name], at.axis, first - start, last - first, end - start))
+    return parts
+
+
+def _before_cut(graph: OnnxGraph, node: Node, at: Columns, shape: Shape) -> list[Columns] | None:
+    before = replace(at, tensor=node.inputs[0], shape=shape)
+    if shape[at.axis] == at.shape[at.axis]:
+        return [before]
+    cuts = cuts_of(graph, node, at.axis, shape)
+    start, end = cuts[node.outputs.index(at.tensor)] if cuts else (0, 0)
+    if at.block != at.shape[at.axis] or end - start != at.block:
+        return None
+    return [replace(before, first=at.first + start, block=shape[at.axis])]
+
+
+def _before_reshape(at: Columns, before: Columns) -> list[Columns] | None:
+    """The axis of the same elements, in whose order a reshape changes nothing, that steps from column to column."""
+    distance = at.stride * math.prod(at.shape[at.axis :][1:])
+    for axis in range(-1, -len(before.shape) - 1, -1):
+        step = math.prod(before.shape[axis:][1:])
+        length = step * before.shape[axis]
+        if step <= distance < length:
+            whole = distance % step == 0 and length % (distance * at.block) == 0
+            return [replace(before, axis=axis, stride=distance // step)] if whole else None
+    return None
+
+
+def _before_gather(node: Node, at: Columns, before: Columns) -> list[Columns] | None:
+    """The same columns where rows are chosen; None where it is columns that are chosen."""
+    rank = len(before.shape)
+    chosen = node.operator != "GatherND" and int(node.attribute("axis", 0)) % rank == at.axis % rank
+    return None if chosen or before.shape[at.axis :][:1] != at.shape[at.axis :][:1] else [before]
+
+
+def cuts_of(graph: OnnxGraph, node: Node, axis: int, shape: Shape) -> list[tuple[int, int]]:
+    """From where to where a Split or Slice cuts an axis, counted from the end; nothing where it cuts others.
+
+    Args:
+        graph: The graph.
+        node: The Split or Slice.
+        axis: The axis.
+        shape: The shape of what it cuts.
+    """
+    length, places = shape[axis], (axis, axis + len(shape))
+    stored = [None if not name else graph.constant(name) for name in node.inputs[1:4]]
+    if node.operator == "Split":
+        if int(node.attribute("axis", 0)) not in places:
+            return []
+        parts = stored[0] if stored else node.attribute("split", None)
+        ends = np.cumsum([length // len(node.outputs)] * len(node.outputs) if parts is None else list(parts)).tolist()
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+    starts, ends, axes = (
+        [*stored, None][:3] if stored else [node.attribute(name, None) for name in ("starts", "ends", "axes")]
+    )
+    if starts is None or ends is None:
+        return []
+    spans = (slice(int(start), int(end)).indices(length) for start, end in zip(starts, ends, strict=True))
+    cut = range(len(starts)) if axes is None else axes
+    return [(start, end) for place, (start, end, _) in zip(cut, spans, strict=True) if int(place) in places]

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,19 +29,17 @@ from logn.models.onnx.description import (
     require_size,
     settle,
 )
-from logn.models.onnx.file import Arrays, InputSpec, OnnxFile, OnnxSession, exposing, onnx_digest, read_onnx
-from logn.models.onnx.locate import BOX_AND_OBJECTNESS, OnnxLogits, locate_onnx_logits, trial_values, wanted_of
-from logn.models.opened import NEEDS_BOXES, Advance, Head, Logits, Stages, Traits, ignore
+from logn.models.onnx.file import CPU, Arrays, InputSpec, OnnxFile, onnx_digest, read_onnx
+from logn.models.onnx.locate import BOX_AND_OBJECTNESS, Located, OnnxLogits, locate, wanted_of
+from logn.models.opened import NEEDS_BOXES, Advance, Logits, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Preprocessing
 from logn.models.proof import Proof
-from logn.statistics.metadata import StatisticsMetadata
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import SAMPLE_ROWS
 
 if TYPE_CHECKING:
     from logn.models.onnx.detector import OnnxDetector
-
-CPU = "CPUExecutionProvider"
 
 
 def record_onnx(
@@ -105,11 +103,13 @@ class OnnxModel:
     suffix = ".onnx"
     marks_itself = True
     scales_scores = True
+    num_stages = 1
 
     def __init__(self, file: OnnxFile, hints: Hints, provider: str = CPU) -> None:
         hints.refuse(f"`{file.path}`, an ONNX file", "layer")
         self.file, self.hints, self.provider = file, hints, provider
         self.name = str(file.path)
+        self._located: Located | None = None
 
     @cached_property
     def description(self) -> Description:
@@ -135,8 +135,10 @@ class OnnxModel:
         producer = f", {self.file.model.producer_name}" if self.file.model.producer_name else ""
         return Traits(f"ONNX{producer}", self.preprocessing.in_words() + source, self.suffix)
 
-    def locate(self, inputs: Arrays | None = None, num_columns: int | None = None) -> tuple[OnnxLogits, Arrays]:
-        """The class logits, and what was run to find them: `inputs`, by default random values."""
+    def locate(self, inputs: Arrays | None = None, num_columns: int | None = None) -> Located:
+        """The class logits, searched once: in a run on `inputs`, by default on random values."""
+        if self._located is not None and num_columns in (None, self._located.logits.num_columns):
+            return self._located
         hints = self.hints
         wanted = wanted_of(
             self.description,
@@ -145,35 +147,41 @@ class OnnxModel:
             num_columns=num_columns,
             has_background=hints.background is not None,
         )
-        return locate_onnx_logits(self.file, wanted, inputs)
+        self._located = locate(self.file, wanted, inputs)
+        return self._located
 
     def reading(self, logits: OnnxLogits) -> tuple[str | None, int | None]:
         """What follows the logits, and where the background is."""
         return self.description.reading(logits.activation or self.hints.activation, self.hints.background)
 
     def names_of(self, num_columns: int, background: int | None) -> tuple[str, ...] | None:
-        """The name of each column: as the user says, else as the file does."""
+        """The names of the columns, or of their classes: as the user says, else as the file does."""
         given = self.hints.names(num_columns, background)
         checked_names(self.file, given, num_columns, background)
         return given if given is not None else self.description.names_of(num_columns, background)
 
     @cached_property
     def head(self) -> Head:
-        """What is known of its class logits, from a run on noise."""
+        """What its class logits are, from a run on noise."""
         named = self.hints.class_names
         number = None if named is None or isinstance(named, str | os.PathLike) else len(named)
-        logits, inputs = self.locate(num_columns=number)
-        values = trial_values(self.file, logits, inputs)
-        layout = None if values is None else find_objectness(self.file.graph, logits, values)
-        return Head(
-            ", ".join(logits.tensors),
+        located = self.locate(num_columns=number)
+        logits, layout = located.logits, find_objectness(self.file.graph, located.logits, located.values)
+        return replace(self.head_at(logits), objectness=layout is not None or logits.start == BOX_AND_OBJECTNESS)
+
+    def head_at(self, logits: OnnxLogits) -> Head:
+        """What these logits are."""
+        activation, background = self.reading(logits)
+        return Head.of_classes(
+            self.names_of(logits.num_columns, background),
             logits.num_columns,
-            self.names_of(logits.num_columns, None),
-            self.reading(logits)[0],
-            layout is not None or logits.start == BOX_AND_OBJECTNESS,
+            background,
+            activation=activation,
+            layer=", ".join(logits.tensors),
+            source=self.fingerprint,
         )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Digest of its weights."""
         return onnx_digest(self.file)
@@ -188,12 +196,10 @@ class OnnxModel:
     def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
         """Take the logits where `fold_onnx` changes them."""
         batches = plan_batches(self.file.inputs, self.preprocessing, batch or 1)
-        logits, session, parts = None, None, list[Logits]()
+        session, parts = None, list[Logits]()
         for inputs, real in batches.read(images):
-            if logits is None or session is None:
-                logits, _ = self.locate(inputs)
-                exposed = exposing(self.file.model, logits.tensors, only=True)
-                session = OnnxSession(exposed, self.name, provider=self.provider)
+            logits = self.locate(inputs).logits
+            session = session or self.file.session(logits.tensors, only=True, provider=self.provider)
             rows = _rows(_levels(session.run(inputs, logits.tensors), logits, None), logits.tensors, real, batches)
             if len(rows) != real:
                 raise InputError(
@@ -221,19 +227,13 @@ class OnnxModel:
         if first is None:
             images.finish()
             raise InputError("`images` holds no images; pass some.")
-        logits, _ = self.locate(first[0])
-        followed_by, background = self.reading(logits)
-        metadata = StatisticsMetadata(
-            class_names=self.names_of(logits.num_columns, background),
-            background=background,
-            activation=followed_by,
-            layer=", ".join(logits.tensors),
-            fingerprint=onnx_digest(self.file),
-        )
-        moments = ClassMoments(logits.num_columns, metadata=metadata, **{"sample_rows": SAMPLE_ROWS, **options})
-        boxes = None if followed_by == "softmax" else _objectness_output(self.file, logits, first[0])
+        located = self.locate(first[0])
+        logits = located.logits
+        head = self.head_at(logits)
+        moments = ClassMoments(head, **{"sample_rows": SAMPLE_ROWS, **options})
+        boxes = None if head.activation == "softmax" else _objectness_output(self.file, located)
         tensors = [*dict.fromkeys((*logits.tensors, *(boxes.outputs if boxes else ())))]
-        session = OnnxSession(exposing(self.file.model, tensors, only=True), self.name, provider=self.provider)
+        session = self.file.session(tensors, only=True, provider=self.provider)
         for inputs, real in itertools.chain([first], runs):
             rows = _rows(_levels(session.run(inputs, tensors), logits, boxes), logits.tensors, real, batches)
             objectness = rows[:, -logits.num_columns - 1] if rows.shape[1] > logits.num_columns else None
@@ -257,7 +257,7 @@ class OnnxModel:
         from logn.models.onnx.fold import fold_onnx
 
         (affine,) = maps
-        logits, _ = self.locate() if self.file.located is None else (self.file.located.logits, None)
+        logits = self.locate().logits
         inputs = None
         if images is not None:
             batches = plan_batches(self.file.inputs, self.preprocessing, 1)
@@ -311,12 +311,11 @@ def plan_batches(specs: Sequence[InputSpec], preprocessing: Preprocessing | None
     return ImageBatches(image, tuple(spec for spec in specs if spec is not image), settings, size, fixed)
 
 
-def _objectness_output(file: OnnxFile, logits: OnnxLogits, inputs: Arrays) -> BoxLayout | None:
+def _objectness_output(file: OnnxFile, located: Located) -> BoxLayout | None:
     """The output that holds an objectness before the scores, unless it stands before the logits already."""
-    if logits.start == BOX_AND_OBJECTNESS:
+    if located.logits.start == BOX_AND_OBJECTNESS:
         return None
-    values = trial_values(file, logits, inputs)
-    return None if values is None else find_objectness(file.graph, logits, values)
+    return find_objectness(file.graph, located.logits, located.values)
 
 
 def _levels(values: Arrays, logits: OnnxLogits, boxes: BoxLayout | None) -> list[npt.NDArray[Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from types import TracebackType
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,47 +11,45 @@ from torch import Tensor, nn
 
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import LogitFacts, asks_for_weights, fingerprint_kind
-from logn.models.hooks import OwnSlot, give_own_slots, recompile
+from logn.models.hooks import give_own_slots, recompile
 from logn.models.layer import (
     LogitLayer,
     count_columns,
     find_modules,
     fingerprint,
-    only_looking,
     output_width,
-    with_class_axis,
 )
 from logn.models.locate import layer_of
 
-ATTRIBUTE = "_logn_folded"
+# Where a module keeps the numbers that tell that a map was folded into it.
+MARK = "_logn_folded"
 # A cast to bfloat16 moves a number by 2**-9 of it.
 CAST_TOLERANCE = 2**-7
 
 
-def mark_module(module: nn.Module) -> None:
-    """Note on the module what its weights are after a fold.
+def mark_folded(module: nn.Module) -> None:
+    """Note on a module what its weights are after a fold, so that other weights, loaded later, take a fold again.
 
     Example:
         >>> layer = nn.Linear(4, 3)
-        >>> mark_module(layer)
+        >>> mark_folded(layer)
         >>> is_folded(layer), is_folded(nn.Linear(4, 3))
         (True, False)
     """
-    setattr(module, ATTRIBUTE, _summary(module))
+    setattr(module, MARK, _weight_of_each_class(module))
 
 
-def unmark_module(module: nn.Module) -> None:
+def unmark_folded(module: nn.Module) -> None:
     """Take the note off, where the fold was undone."""
-    vars(module).pop(ATTRIBUTE, None)
+    vars(module).pop(MARK, None)
 
 
-def is_folded(module: Any) -> bool:
-    """Whether the weights of `module` came out of a fold in this process, and are still these."""
-    noted = getattr(module, ATTRIBUTE, None)
+def is_folded(module: nn.Module) -> bool:
+    """Whether the weights of `module` came out of a fold, and are still these."""
+    noted = getattr(module, MARK, None)
     if noted is None:
         return False
-    current = _summary(module)
+    current = _weight_of_each_class(module)
     return current.shape == noted.shape and torch.allclose(current, noted, rtol=CAST_TOLERANCE)
 
 
@@ -64,36 +62,28 @@ def refuse_folded(path: str, module: nn.Module) -> None:
         )
 
 
-def _summary(module: nn.Module) -> Tensor:
-    """A number or two per class, which other weights do not share: the norms of its weights, and its bias."""
-    with torch.inference_mode(False), torch.no_grad():
-        tensors = [tensor.detach() for tensor in (*module.parameters(False), *module.buffers(False))]
-        # Clones, since those of inference mode cannot be computed with outside it.
-        rows = [tensor.clone().double().cpu().reshape(len(tensor), -1) for tensor in tensors if tensor.dim() > 0]
-        return torch.cat([row[:, 0] if row.shape[1] == 1 else row.norm(dim=1) for row in rows])
+@torch.no_grad()
+def _weight_of_each_class(module: nn.Module) -> Tensor:
+    """The first weight of each class, and its bias."""
+    tensors = [tensor for name in ("weight", "bias") if (tensor := module._parameters.get(name)) is not None]
+    # Clones, since tensors of inference mode cannot be computed with outside of it.
+    return torch.cat([tensor.clone().double().cpu().reshape(len(tensor), -1)[:, 0] for tensor in tensors])
 
 
 class AttachedMap:
     """The handle of an attached map: `remove()` takes the map off; as a context manager it does so at the end."""
 
-    def __init__(self, hooks: Sequence[Any], slots: Sequence[OwnSlot] = ()) -> None:
-        self._hooks = tuple(hooks)
-        self._slots = list(slots)
+    def __init__(self, undo: ExitStack) -> None:
+        self._undo = undo
 
     def remove(self) -> None:
         """Take the map off; the model is then exactly as before. Removing twice does nothing."""
-        for hook in self._hooks:
-            hook.remove()
-        recompile()
-        while self._slots:
-            self._slots.pop().restore()
+        self._undo.close()
 
     def __enter__(self) -> AttachedMap:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
 
@@ -138,18 +128,21 @@ def attach(
         >>> torch.equal(model(features), plain)
         True
     """
-    layer = with_class_axis(model, layer_of(model, layer))
+    layer = layer_of(model, layer)
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
         refuse_attached(path, module)
-    slots = give_own_slots(model, layer)
-    hooks: dict[int, Any] = {}
-    for index, (module, logit_map) in enumerate(zip(find_modules(model, layer), maps, strict=True)):
+    with ExitStack() as undo:
+        undo.callback(recompile)
+        undo.enter_context(give_own_slots(model, layer))
+        modules = find_modules(model, layer)
         # A module that has two paths runs its hooks once per call, so it gets one.
-        if id(module) not in hooks:
-            hooks[id(module)] = module.register_forward_hook(_hook_of(layer, index, module, logit_map))
-    recompile()
-    return AttachedMap([*hooks.values(), warn_on_save(find_modules(model, layer)[0])], slots)
+        for module in dict.fromkeys(modules):
+            index = modules.index(module)
+            undo.callback(module.register_forward_hook(_MapHook(layer, index, module, maps[index])).remove)
+        undo.callback(warn_on_save(modules[0]).remove)
+        recompile()
+        return AttachedMap(undo.pop_all())
 
 
 def maps_of_modules(
@@ -161,79 +154,76 @@ def maps_of_modules(
     allow_mismatch: bool = False,
 ) -> tuple[ClassAffine, ...]:
     """One map per module, checked against the layer and, unless a fold has changed them already, the weights."""
-    maps = tuple(affine) if isinstance(affine, Sequence) else (affine,) * layer.num_stages
-    if isinstance(affine, Sequence) and not layer.stages:
-        raise InputError(f"Expected `affine` to be one map, since `{layer.name}` has no stages, but got {len(maps)}.")
-    if len(maps) != layer.num_stages:
+    maps = tuple(affine) if isinstance(affine, Sequence) else (affine,)
+    # One map for all stages may come from any of them.
+    layer_names = [(name,) for name in layer.stage_names] if isinstance(affine, Sequence) else [layer.stage_names]
+    if len(maps) != len(layer_names):
         raise InputError(f"Expected `affine` to have one map per stage ({layer.num_stages}), but got {len(maps)}.")
-    columns = count_columns(model, layer)
+    for logit_map in maps:
+        if not isinstance(logit_map, ClassAffine):
+            raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
     if not allow_refold:  # before the weights are compared, since a fold has changed them
         for path, module in zip(layer.paths, find_modules(model, layer), strict=True):
             refuse_folded(path, module)
-    digest = fingerprint(model) if not allow_refold and asks_for_weights(maps, "") else None
-    facts = LogitFacts(f"`{layer.name}`", columns, layer.background, None, layer.activation, digest)
-    for stage, logit_map in enumerate(maps if isinstance(affine, Sequence) else maps[:1]):
-        if not isinstance(logit_map, ClassAffine):
-            raise InputError(f"Expected `affine` to be a ClassAffine, but got {type(logit_map).__name__}.")
-        logit_map.check_fits(facts, allow_mismatch=allow_mismatch)
-        # One map for all stages may come from any of them.
-        names = layer.stage_names if not isinstance(affine, Sequence) else layer.stage_names[stage : stage + 1]
-        _check_layer_of(logit_map, {*names, layer.name}, allow_mismatch)
-    return tuple(maps[stage] for stage in layer.stage_of)
+    is_of_weights = any(logit_map.head is not None and logit_map.head.source_kind == "torch" for logit_map in maps)
+    digest = fingerprint(model) if is_of_weights and not allow_refold else None
+    head = layer.head(count_columns(model, layer), source=digest)
+    for logit_map, names in zip(maps, layer_names, strict=True):
+        logit_map.check_fits(head, f"`{layer.name}`", allow_mismatch=allow_mismatch)
+        _check_layer_of(logit_map, {layer.name, *names}, allow_mismatch)
+    return tuple(maps[stage if len(maps) > 1 else 0] for stage in layer.stage_of)
 
 
-def _check_layer_of(logit_map: ClassAffine, names: Collection[str], allow_mismatch: bool) -> None:
+def _check_layer_of(logit_map: ClassAffine, names: set[str], allow_mismatch: bool) -> None:
     """Refuse a map that was recorded at another layer, or warn of it."""
-    source = logit_map.source
+    head = logit_map.head
     # The tensors of an ONNX file have names of their own.
-    if source is None or source.layer is None or fingerprint_kind(source.fingerprint or "") == "onnx":
+    if head is None or head.layer is None or head.source_kind == "onnx":
         return
-    recorded = {*source.layer.split(", ")}
-    if any(recorded == {*name.split(", ")} for name in names):
+    if any({*head.layer.split(", ")} == {*name.split(", ")} for name in names):
         return
-    sentence = f"`affine` was recorded at `{source.layer}`, not at `{min(names, key=len)}`"
+    sentence = f"`affine` was recorded at `{head.layer}`, not at `{min(names, key=len)}`"
     if not allow_mismatch:
         raise InputError(f"{sentence}; collect statistics there (in Python allow_mismatch=True only warns).")
     warn(f"{sentence}.")
 
 
+def has_map(module: nn.Module) -> bool:
+    """Whether a map is attached to `module`."""
+    return any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values())
+
+
 def refuse_attached(path: str, module: nn.Module) -> None:
     """Refuse a module that has a map attached."""
-    if any(isinstance(hook, _MapHook) for hook in module._forward_hooks.values()):
+    if has_map(module):
         raise InputError(f"`{path}` has a map attached already; call .remove() on its handle first.")
-
-
-def _hook_of(layer: LogitLayer, index: int, module: nn.Module, logit_map: ClassAffine) -> _MapHook:
-    # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
-    hook = _MapHook(layer, index, logit_map, check_width=output_width(module) is None)
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
-        # Made before the first call, so that a compiled or traced model finds constants.
-        hook.constants(weight.dtype, weight.device, weight.ndim)
-    return hook
 
 
 class _MapHook:
     """A forward hook for an affine map; holds it as tensors of the precision and device of the output."""
 
-    def __init__(self, layer: LogitLayer, index: int, affine: ClassAffine, check_width: bool) -> None:
+    def __init__(self, layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> None:
         self._layer = layer
         self._index = index
-        self._check_width = check_width
+        # A width that is not known beforehand has to be checked in each pass, or a narrow output would be broadcast.
+        self._check_width = output_width(module) is None
         self._scale = layer.channels(affine.scale, index, elsewhere=1.0).tolist()
         self._shift = layer.channels(affine.shift, index).tolist()
         self._cache: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, Tensor) and weight.is_floating_point() and weight.device.type != "meta":
+            # Made before the first call, so that a compiled or traced model finds constants.
+            self._constants(weight.dtype, weight.device, weight.ndim)
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
-        if not isinstance(output, Tensor):
-            raise InputError(f"`{self._layer.name}` gives {type(output).__name__}, not a tensor; name another module.")
+        axis = self._layer.axis_in(output)
         if self._check_width:
-            self._layer.columns_in(output.shape[self._layer.axis_in(output)], self._index)
-        scale, shift = self.constants(output.dtype, output.device, output.dim())
+            self._layer.columns_in(output.shape[axis], self._index)
+        scale, shift = self._constants(output.dtype, output.device, output.dim())
         # One pass over the logits. Half precision is mapped in float32 and rounded once.
         return torch.addcmul(shift, output.to(scale.dtype), scale).to(output.dtype)
 
-    def constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
+    def _constants(self, dtype: torch.dtype, device: torch.device, dimensions: int) -> tuple[Tensor, Tensor]:
         """Scale and shift, shaped to broadcast along the class axis."""
         key = (dtype, device, dimensions)
         if key not in self._cache:
@@ -274,5 +264,4 @@ def warn_on_save(module: nn.Module) -> Any:
 
 
 def _warn_not_saved(module: nn.Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
-    if not only_looking.get():
-        warn(NOT_SAVED)
+    warn(NOT_SAVED)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,11 +15,11 @@ from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.models.frameworks.transformers import keep_untied
 from logn.models.hooks import give_own_slots
-from logn.models.layer import LogitLayer, find_modules, output_width, unwrap, with_class_axis
+from logn.models.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.models.locate import layer_of
 from logn.models.output_check import Pass, compare, is_comparable, together, watch
-from logn.models.proof import Proof
-from logn.models.torch.attach import maps_of_modules, mark_module, refuse_attached, unmark_module
+from logn.models.proof import Proof, largest_difference
+from logn.models.torch.attach import maps_of_modules, mark_folded, refuse_attached, unmark_folded
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
 TRIAL_TOLERANCE = 1e-9
@@ -27,19 +27,8 @@ WAY_OUT = "use logn.attach instead"
 # How far an output that is to stay may move, relative to its largest number; more where its precision is coarser.
 OUTPUT_TOLERANCE = 1e-5
 ROUNDINGS = 4.0
-SEPARATE_SCORES = (
-    "pass the class scores alone through self.scores = torch.nn.Identity() in forward, name that as "
-    'logn.LogitLayer("scores", num_columns=…), and use logn.attach (in Python check_output=False leaves this check out)'
-)
-
-
-@dataclass(frozen=True)
-class _Fold:
-    """What is to be written: the new tensors of one module, in the precision they will have."""
-
-    path: str
-    module: nn.Module
-    tensors: dict[str, Tensor]
+# Of each call of a class layer so many numbers are kept for the proof; a few heads of 1,204 columns give more.
+MOST_VALUES = 1 << 24
 
 
 def fold(
@@ -80,16 +69,16 @@ def fold(
         >>> torch.allclose(model(features), expected)
         True
     """
-    layer = layer_of(model, layer)
-    fold_checked(model, layer, affine, lambda: None, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
+    fold_checked(model, layer_of(model, layer), affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
 
 
 def fold_checked(
     model: nn.Module,
     layer: LogitLayer,
     affine: ClassAffine | Sequence[ClassAffine],
-    check: Callable[[], None],
+    check: Callable[[], None] = lambda: None,
     *,
+    warns_of_ties: bool = True,
     allow_refold: bool = False,
     allow_mismatch: bool = False,
 ) -> None:
@@ -109,46 +98,55 @@ def fold_checked(
     maps = maps_of_modules(model, layer, affine, allow_refold=allow_refold, allow_mismatch=allow_mismatch)
     # Tensors made in inference mode could never be trained again.
     with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
-        for slot in give_own_slots(model, layer):
-            undo.callback(slot.restore)
-        folds = _prepare_all(layer, find_modules(model, layer), maps)
-        outside = _parameters_outside(model, folds)
+        undo.enter_context(give_own_slots(model, layer))
+        modules = find_modules(model, layer)
+        folded = _folded_tensors(layer, modules, maps)
+        outside = _parameters_outside(model, modules)
         written: dict[int, Tensor] = {}
-        for item in folds.values():
-            undo.callback(_restore, item.module, _state_of(item.module))
-        tied = False
-        for item in folds.values():
-            tied |= _write(item, outside, written)
+        ties: list[str] = []
+        for module, tensors in folded.items():
+            undo.callback(_restore, module, {name: (old, old.data) for name, old in module.named_parameters("", False)})
+            for name, tensor in tensors.items():
+                tie = outside.get(id(getattr(module, name)))
+                if tie is not None:
+                    ties.append(f"`{layer.paths[modules.index(module)]}.{name}` was tied to `{tie}`")
+                _write(module, name, tensor, written, alone=tie is not None)
+            mark_folded(module)
         check()
         undo.pop_all()
-        if tied:
+        if ties:
             keep_untied(model)
+        for tie in ties if warns_of_ties else ():
+            warn(f"{tie}; it now has a copy of its own, so do not tie them again when loading.")
 
 
-def _state_of(module: nn.Module) -> dict[str, Any]:
-    """What a fold may replace in a module; it writes to no storage, so the tensors need not be copied."""
-    data = {name: parameter.data for name, parameter in module._parameters.items() if parameter is not None}
-    return {"parameters": dict(module._parameters), "data": data}
-
-
-def _restore(module: nn.Module, state: Mapping[str, Any]) -> None:
-    module._parameters.update(state["parameters"])
-    for name, tensor in state["data"].items():
-        if not tensor.is_inference():  # else a fold gives the module a new parameter
-            state["parameters"][name].data = tensor
-    unmark_module(module)
-
-
-def _prepare_all(layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[ClassAffine]) -> dict[int, _Fold]:
-    """The fold of every distinct module, by identity; whatever is wrong is found before anything changes."""
-    folds: dict[int, _Fold] = {}
+def _folded_tensors(
+    layer: LogitLayer, modules: Sequence[nn.Module], maps: Sequence[ClassAffine]
+) -> dict[nn.Module, dict[str, Tensor]]:
+    """The new tensors of each distinct module; whatever is wrong is found before anything changes."""
+    folded: dict[nn.Module, dict[str, Tensor]] = {}
     for index, (path, module, logit_map) in enumerate(zip(layer.paths, modules, maps, strict=True)):
         check_foldable(path, module, shifts=bool(logit_map.shift.any()))
-        if id(module) not in folds:
-            folds[id(module)] = _prepare(layer, index, module, logit_map)
-        elif logit_map != maps[list(modules).index(module)]:
+        if module not in folded:
+            scale, shift = layer.channels(logit_map.scale, index, elsewhere=1.0), layer.channels(logit_map.shift, index)
+            folded[module] = _folded(path, module, torch.as_tensor(scale), torch.as_tensor(shift))
+        elif logit_map != maps[modules.index(module)]:
             raise InputError(f"`{path}` is the same module in several stages, whose maps differ; pass one map for all.")
-    return folds
+    return folded
+
+
+def _folded(path: str, module: nn.Module, scale: Tensor, shift: Tensor) -> dict[str, Tensor]:
+    """The new tensors of a module: computed in float64, tried out, rounded."""
+    old = {name: tensor.detach().double().cpu() for name, tensor in module.named_parameters(recurse=False)}
+    exact = {"weight": old["weight"] * scale.reshape(-1, *[1] * (old["weight"].dim() - 1))}
+    if "bias" in old:
+        exact["bias"] = old["bias"] * scale + shift
+    _try_out(path, module, exact, scale, shift)
+    rounded = {name: tensor.to(module.get_parameter("weight")) for name, tensor in exact.items()}
+    for name, tensor in rounded.items():
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"The folded {name} of `{path}` overflows {tensor.dtype}; fold the model in float32.")
+    return rounded
 
 
 def check_foldable(path: str, module: nn.Module, *, shifts: bool = True) -> None:
@@ -171,7 +169,8 @@ into the model's own class; use logn.attach instead.
     weight = module._parameters.get("weight")
     if weight is None:
         raise InputError(f"`{path}` ({kind}) has no weight of its own, since it is computed or quantised; {WAY_OUT}.")
-    if not is_plain(weight):
+    ordinary = type(weight) in (Tensor, nn.Parameter) and weight.is_floating_point() and weight.element_size() >= 2
+    if not ordinary or weight.device.type == "meta":
         raise InputError(
             f"The weights of `{path}` are {weight.dtype} ({type(weight).__name__}, {weight.device.type}): quantised, "
             f"sharded or not loaded; {WAY_OUT}."
@@ -187,44 +186,14 @@ into the model's own class; use logn.attach instead.
         )
 
 
-def is_plain(weight: Tensor) -> bool:
-    """Whether `weight` is an ordinary floating point tensor: not quantised, sharded, or without memory."""
-    ordinary = type(weight) in (Tensor, nn.Parameter) and weight.is_floating_point() and weight.element_size() >= 2
-    return ordinary and weight.device.type != "meta"
-
-
-def _prepare(layer: LogitLayer, index: int, module: nn.Module, affine: ClassAffine) -> _Fold:
-    """Compute the new tensors in float64, try them out, round them; nothing is changed yet."""
-    path = layer.paths[index]
-    scale = torch.tensor(layer.channels(affine.scale, index, elsewhere=1.0), dtype=torch.float64)
-    shift = torch.tensor(layer.channels(affine.shift, index), dtype=torch.float64)
-    exact = _folded_tensors(module, scale, shift)
-    _try_out(path, module, exact, scale, shift)
-    weight = module._parameters["weight"]
-    assert weight is not None  # noqa: S101 - check_foldable saw it
-    rounded = {name: tensor.to(weight) for name, tensor in exact.items()}
-    for name, tensor in rounded.items():
-        if not torch.isfinite(tensor).all():
-            raise InputError(f"The folded {name} of `{path}` overflows {weight.dtype}; fold the model in float32.")
-    return _Fold(path, module, rounded)
-
-
-def _folded_tensors(module: nn.Module, scale: Tensor, shift: Tensor) -> dict[str, Tensor]:
-    """Weight and bias after the fold, in float64."""
-    exact = {name: tensor.detach().double().cpu() for name, tensor in module.named_parameters(recurse=False)}
-    folded = {"weight": exact["weight"] * scale.reshape(-1, *[1] * (exact["weight"].dim() - 1))}
-    return {**folded, "bias": exact["bias"] * scale + shift} if "bias" in exact else folded
-
-
-def _try_out(path: str, module: nn.Module, exact: dict[str, Tensor], scale: Tensor, shift: Tensor) -> None:
+def _try_out(path: str, module: nn.Module, tensors: Mapping[str, Tensor], scale: Tensor, shift: Tensor) -> None:
     """Run a float64 copy with the old and the new tensors and compare: what does not follow them is refused."""
     kind = type(module).__name__
     try:
         trial = _float64_copy(module)
         inputs = _trial_input(trial)
         before = trial.forward(inputs)
-        for name, tensor in exact.items():
-            _assign(trial, name, tensor)
+        trial._parameters.update({name: nn.Parameter(tensor) for name, tensor in tensors.items()})
         after = trial.forward(inputs)
         shape = [-1] + [1] * (inputs.dim() - 2)
         expected = before * scale.reshape(shape) + shift.reshape(shape)
@@ -258,201 +227,144 @@ def _float64_copy(module: nn.Module) -> nn.Module:
     return trial.eval()
 
 
-def _trial_input(module: Any) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    weight = module.weight
-    channels = weight.shape[1] * getattr(module, "groups", 1)
+def _trial_input(module: nn.Module) -> Tensor:
+    weight = module._parameters["weight"]
+    assert weight is not None  # noqa: S101 - check_foldable saw it
     kernel = weight.shape[2:]
     dilation = getattr(module, "dilation", (1,) * len(kernel))
-    sizes = [step * (size - 1) + 4 for step, size in zip(dilation, kernel, strict=True)]
-    return torch.randn(4, channels, *sizes, generator=generator, dtype=torch.float64)
+    sides = [step * (size - 1) + 4 for step, size in zip(dilation, kernel, strict=True)]
+    channels = weight.shape[1] * getattr(module, "groups", 1)
+    return torch.randn(4, channels, *sides, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def _assign(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Put `tensor` in the place of the parameter `name`."""
-    setattr(module, name, nn.Parameter(tensor, requires_grad=getattr(module, name).requires_grad))
-
-
-def _parameters_outside(model: nn.Module, folds: dict[int, _Fold]) -> dict[int, str]:
-    """Names of the parameters that modules outside the fold hold, by identity."""
+def _parameters_outside(model: nn.Module, modules: Sequence[nn.Module]) -> dict[int, str]:
+    """Names of the parameters that other modules than these hold, by identity."""
     return {
         id(parameter): f"{path}.{name}" if path else name
         for path, module in unwrap(model).named_modules()
-        if id(module) not in folds
+        if module not in modules
         for name, parameter in module._parameters.items()
         if parameter is not None
     }
 
 
-def _write(item: _Fold, outside: dict[int, str], written: dict[int, Tensor]) -> bool:
-    """Write the new tensors; say whether any was tied. Storage is not written to, so what shares only memory stays."""
-    tied = False
-    for name, tensor in item.tensors.items():
-        current = getattr(item.module, name)
-        if id(current) in outside:
-            warn(
-                f"`{item.path}.{name}` was tied to `{outside[id(current)]}`; it now has a copy of its own, so do not "
-                "tie them again when loading."
-            )
-            _assign(item.module, name, tensor)
-            tied = True
-        elif current.is_inference():  # its data cannot be replaced outside of inference mode
-            _assign(item.module, name, tensor)
-        elif id(current) not in written:
+def _write(module: nn.Module, name: str, tensor: Tensor, written: dict[int, Tensor], *, alone: bool) -> None:
+    """Write a new tensor. Storage is not written to, so what shares only memory stays.
+
+    Args:
+        module: The module.
+        name: The name of its parameter.
+        tensor: What it becomes.
+        written: The new tensors so far, by the identity of the parameter; grows.
+        alone: Whether other modules hold the parameter, so that this one needs another.
+    """
+    current: nn.Parameter = getattr(module, name)
+    # The data of a parameter made in inference mode cannot be replaced outside of it.
+    if not alone and not current.is_inference():
+        if id(current) not in written:
             # The parameter itself stays, for optimizers and for modules of the layer that share it.
             written[id(current)] = tensor
             current.data = tensor
-        elif not torch.equal(written[id(current)], tensor):
-            _assign(item.module, name, tensor)
-    mark_module(item.module)
-    return tied
+            return
+        if torch.equal(written[id(current)], tensor):
+            return
+    setattr(module, name, nn.Parameter(tensor, requires_grad=current.requires_grad))
 
 
-def copied_layer(model: nn.Module, layer: LogitLayer) -> list[nn.Module]:
-    """Copies of the modules of `layer`, to compare with once they have changed."""
-    return [copy.deepcopy(module) for module in find_modules(model, layer)]
+def _restore(module: nn.Module, parameters: Mapping[str, tuple[nn.Parameter, Tensor]]) -> None:
+    for name, (parameter, data) in parameters.items():
+        module._parameters[name] = parameter
+        if not parameter.is_inference():
+            parameter.data = data
+    unmark_folded(module)
 
 
-def prove_fold(
-    model: nn.Module,
-    layer: LogitLayer,
-    plain: Sequence[nn.Module],
-    maps: Sequence[ClassAffine],
-    run: Callable[[], object],
-) -> Proof:
-    """Run a folded model and compare every output of its class layer with the map of what the plain layer gives there.
-
-    Args:
-        model: The folded model, best as it came back from its file.
-        layer: Where its logits are.
-        plain: The modules of `layer` before the fold (`copied_layer`).
-        maps: The map of each stage.
-        run: Runs the model, on images.
-
-    Example:
-        >>> from logn.models.torch.fold import fold
-        >>> model, layer = nn.Sequential(nn.Linear(4, 2)), LogitLayer("0")
-        >>> plain, affine = copied_layer(model, layer), ClassAffine([2.0, 1.0], [0.0, 1.0])
-        >>> fold(model, layer, affine)
-        >>> proof = prove_fold(model, layer, plain, [affine], lambda: model(torch.rand(3, 4)))
-        >>> proof.holds, proof.rows
-        (True, 3)
-    """
-    layer = with_class_axis(model, layer)
-    modules = find_modules(model, layer)
-    seen = _Seen()
-    with ExitStack() as hooks, torch.inference_mode():
-        for index, module in {id(module): (index, module) for index, module in enumerate(modules)}.values():
-            affine = maps[layer.stage_of[index]]
-            compare = _comparing(layer, index, plain[index], affine, seen)
-            hooks.callback(module.register_forward_hook(compare).remove)
-        run()
-    half = any(tensor.element_size() < 4 for module in modules for tensor in module.parameters())
-    return Proof.of(seen.difference, seen.largest, seen.rows, half=half)
-
-
-class _Seen:
-    """What the hooks have seen so far."""
-
-    difference, largest, rows = 0.0, 0.0, 0
-
-
-def _comparing(
-    layer: LogitLayer, index: int, plain: nn.Module, affine: ClassAffine, seen: _Seen
-) -> Callable[[nn.Module, Any, Any], None]:
-    channels = [layer.channels(affine.scale, index, elsewhere=1.0), layer.channels(affine.shift, index)]
-
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        before = plain(*inputs).double()
-        axis = layer.axis_in(before)
-        shape = [-1 if place == axis else 1 for place in range(before.dim())]
-        scale, shift = (torch.as_tensor(values, device=before.device).reshape(shape) for values in channels)
-        expected = before * scale + shift
-        difference = (output.double() - expected).abs().nan_to_num(nan=torch.inf)
-        if output.numel():
-            seen.difference = max(seen.difference, float(difference.max()))
-            seen.largest = max(seen.largest, float(expected.abs().max()))
-        seen.rows += output.numel() // output.shape[axis] * layer.anchors_of(index)
-
-    return hook
-
-
-def check_same_weights(found: nn.Module, wanted: nn.Module, name: str) -> None:
-    """Refuse a model from a file whose weights are not, bit for bit, those that were to be written.
-
-    Example:
-        >>> check_same_weights(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), "model")
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: The written `model` differs from the corrected model in `bias`; nothing was written.
-    """
-    mine, other = (model.state_dict() for model in (found, wanted))
-    for key in sorted({*mine, *other}):
-        one, two = mine.get(key), other.get(key)
-        if not isinstance(one, Tensor) or not isinstance(two, Tensor) or not _same(one, two):
-            raise InputError(f"The written `{name}` differs from the corrected model in `{key}`; nothing was written.")
-
-
-def _same(one: Tensor, two: Tensor) -> bool:
-    return one.dtype == two.dtype and torch.equal(one.cpu().nan_to_num(), two.cpu().nan_to_num())
-
-
-def watch_outputs(model: nn.Module, layer: LogitLayer, run: Callable[[], object]) -> list[Pass]:
-    """What `model` returns while `run` runs it; nothing for a detector that decodes its logits before it returns them.
+def watch_logits(model: nn.Module, layer: LogitLayer, run: Callable[[], object]) -> list[Pass]:
+    """The logits of `layer`, and what `model` returns, while `run` runs it on some images; for `prove`.
 
     Args:
         model: A torch module; modes and random numbers are afterwards as they were.
         layer: Where the logits are.
-        run: Runs it on some images.
+        run: Runs it.
     """
-    whole = with_class_axis(model, layer)
-    return watch(model, dict.fromkeys(layer.paths, whole), run) if is_comparable(layer) else []
+    layers = {path: partial(_excerpt, layer, index) for index, path in enumerate(layer.paths)}
+    with give_own_slots(model, layer):
+        return watch(model, layers, run)
 
 
-def check_kept(layer: LogitLayer, affine: ClassAffine, before: Sequence[Pass], after: Sequence[Pass]) -> None:
-    """Refuse a correction after which the model returns anything but mapped class scores and all else as it was.
+def _excerpt(layer: LogitLayer, index: int, output: Tensor) -> Tensor:
+    rows: Tensor = layer.rows(output, index)
+    step = 1 if is_comparable(layer) else -(-rows.numel() // MOST_VALUES)
+    return rows if step <= 1 else rows.flatten(0, -2)[::step]
 
-    Passes that return no class scores (labels, chosen boxes) are not compared.
+
+def prove(layer: LogitLayer, maps: Sequence[ClassAffine], before: Sequence[Pass], after: Sequence[Pass]) -> Proof:
+    """Compare a model with its corrected self on the same inputs: new logits are the map of the old ones.
+
+    Where a classifier returns its logits, all else that it returns must stay; what does not is refused.
+
+    Args:
+        layer: Where the logits are.
+        maps: The map of each stage.
+        before: What `watch_logits` saw of the model.
+        after: What it saw of the corrected one.
 
     Example:
-        >>> logits, boxes = torch.rand(4, 3), torch.rand(4, 4)
-        >>> affine = ClassAffine([1.0, 1.0, 1.0], [0.0, 1.0, 2.0])
-        >>> before = Pass({"fc": [logits]}, [("logits", logits), ("boxes", boxes)])
-        >>> check_kept(LogitLayer("fc"), affine, [before], [Pass({}, [("logits", affine(logits)), ("boxes", boxes)])])
-        >>> check_kept(LogitLayer("fc"), affine, [before], [Pass({}, [("logits", affine(logits)), ("boxes", -boxes)])])
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: The correction of `fc` would change the output `boxes` too: something else in the \
-model reads the layer or its logits; ...
+        >>> model, layer, images = nn.Sequential(nn.Linear(4, 2)), LogitLayer("0"), torch.rand(3, 4)
+        >>> before, affine = watch_logits(model, layer, lambda: model(images)), ClassAffine([2.0, 1.0], [0.0, 1.0])
+        >>> fold(model, layer, affine)
+        >>> proof = prove(layer, [affine], before, watch_logits(model, layer, lambda: model(images)))
+        >>> proof.holds, proof.rows
+        (True, 3)
     """
-    for was, now in zip(before, after, strict=False):
-        calls = [rows for module_calls in was.rows.values() for rows in module_calls]
-        rows, mapped = together(calls), together([affine(call) for call in calls])
-        scores = [name for name, tensor in was.parts if rows and compare(rows, [tensor]).agrees]
-        new = dict(now.parts)
-        for name, tensor in was.parts if scores else ():
-            if name in scores:
-                verdict = compare(mapped, [new[name]]) if name in new else None
-                if verdict is None or verdict.agrees is False:
-                    raise InputError(
-                        f"The corrected model does not return the mapped class scores{_named(name)}: something sets "
-                        f"the weights of `{layer.name}` in each pass, or reads them or its logits elsewhere; "
-                        f"{SEPARATE_SCORES}."
-                    )
-            elif name not in new or not _unmoved(tensor, new[name]):
-                raise InputError(
-                    f"The correction of `{layer.name}` would change the output{_named(name)} too: something else in "
-                    f"the model reads the layer or its logits; {SEPARATE_SCORES}."
-                )
+    if _shapes(before) != _shapes(after):
+        raise InputError(f"With the correction `{layer.name}` runs on something else, since its logits decide on what.")
+    maps_by_path = {path: maps[stage] for path, stage in zip(layer.paths, layer.stage_of, strict=True)}
+    calls = [
+        (maps_by_path[path](rows.double()).numpy(), new_rows)
+        for old, new in zip(before, after, strict=True)
+        for path in old.rows
+        for rows, new_rows in zip(old.rows[path], new.rows[path], strict=True)
+    ]
+    proof = Proof.of(
+        max((largest_difference(new_rows.double().numpy(), expected) for expected, new_rows in calls), default=0.0),
+        max((float(np.abs(expected).max(initial=0.0)) for expected, _ in calls), default=0.0),
+        sum(new_rows[..., 0].numel() for _, new_rows in calls),
+        half=any(new_rows.element_size() < 4 for _, new_rows in calls),
+    )
+    if proof.holds and is_comparable(layer):
+        for old, new in zip(before, after, strict=True):
+            _check_kept(layer, old, new)
+    return proof
 
 
-def _named(name: str) -> str:
-    return f" `{name}`" if name else ""
+def _shapes(passes: Sequence[Pass]) -> list[dict[str, list[torch.Size]]]:
+    return [{path: [rows.shape for rows in calls] for path, calls in item.rows.items()} for item in passes]
 
 
-def _unmoved(one: Tensor, two: Tensor) -> bool:
-    if one.shape != two.shape or one.dtype != two.dtype:
+def _check_kept(layer: LogitLayer, before: Pass, after: Pass) -> None:
+    """Refuse what a model returns, if it is neither the mapped logits nor as before.
+
+    Passes that return no class scores (labels, chosen boxes) are not compared.
+    """
+    rows, mapped = ([call for calls in item.rows.values() for call in calls] for item in (before, after))
+    scores = [name for name, tensor in before.parts if compare(together(rows), [tensor]).agrees]
+    returned = dict(after.parts)
+    for name, tensor in before.parts if scores else ():
+        new = returned.get(name, tensor.new_empty(0))
+        stays = compare(together(mapped), [new]).agrees is not False if name in scores else _is_unmoved(tensor, new)
+        if not stays:
+            raise InputError(
+                f"The correction of `{layer.name}` would change the output{f' `{name}`' if name else ''} too: "
+                "something else in the model reads the layer or its logits; pass the class scores alone through "
+                'self.scores = torch.nn.Identity() in forward, name that as logn.LogitLayer("scores", num_columns=…), '
+                "and use logn.attach (in Python check_output=False leaves this check out)."
+            )
+
+
+def _is_unmoved(before: Tensor, after: Tensor) -> bool:
+    if before.shape != after.shape or before.dtype != after.dtype:
         return False
-    first, second = one.double().nan_to_num(), two.double().nan_to_num()
-    allowed = max(OUTPUT_TOLERANCE, ROUNDINGS * torch.finfo(one.dtype).eps)
-    return one.numel() == 0 or float((first - second).abs().max()) <= allowed * max(1.0, float(first.abs().max()))
+    first, second = before.double().nan_to_num(), after.double().nan_to_num()
+    allowed = max(OUTPUT_TOLERANCE, ROUNDINGS * torch.finfo(before.dtype).eps)
+    return before.numel() == 0 or float((first - second).abs().max()) <= allowed * max(1.0, float(first.abs().max()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shutil
 import warnings
 import zipfile
@@ -17,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import is_torch_tensor
-from logn.errors import InputError, LogNWarning, MissingExtraError
+from logn.errors import InputError, MissingExtraError
 from logn.methods.affine import ClassAffine
-from logn.methods.provenance import with_background_name
 from logn.models.frameworks import transformers, ultralytics
 from logn.models.frameworks.known import NAMES, framework_of
 from logn.models.frameworks.shared import LoadedFile
 from logn.models.hints import Hints, choose_device
-from logn.models.hooks import evaluation_mode
 from logn.models.images import ImageFiles, Images
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
 from logn.models.locate import layer_of, locate_logits
@@ -33,23 +30,20 @@ from logn.models.opened import (
     NEEDS_BOXES,
     NEEDS_CLASSES,
     Advance,
-    Head,
     Logits,
     OpenedModel,
     ProposalModel,
     Stages,
     Traits,
-    beside,
-    column_names,
     ignore,
     network_of,
     prepared,
 )
-from logn.models.output_check import image_logits
+from logn.models.output_check import Pass, image_logits
 from logn.models.preprocessing import Preprocessing, preset_named
 from logn.models.proposals import Postprocessing, ProposingDetector
 from logn.models.torch.record import collect_moments
-from logn.statistics.moments import ClassMoments
+from logn.statistics.head import Head
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +67,7 @@ class TorchModel:
         layer: Where its logits are.
         run: Runs it on RGB images, prepared as it needs them.
         traits: What is known of it.
-        class_names: Of all columns, including the background, if known.
+        names: Of all columns, including the background, if known.
         save: Writes its network to a path.
         reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
         adapter: The model as a source of proposals; None if it gives no boxes.
@@ -86,7 +80,7 @@ class TorchModel:
     layer: LogitLayer
     run: Callable[[Images], object]
     traits: Traits
-    class_names: tuple[str, ...] | None
+    names: tuple[str, ...] | None
     save: Callable[[nn.Module, Path], object]
     reopen: Callable[[Path], TorchModel | None]
     adapter: ProposingDetector | None = None
@@ -109,22 +103,15 @@ class TorchModel:
         return self.adapter
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Digest of its weights."""
-        return fingerprint(self.network)
-
-    @cached_property
     def head(self) -> Head:
-        """What is known of its class logits."""
-        return Head(
-            ", ".join(self.layer.paths),
-            count_columns(self.network, self.layer),
-            self.class_names,
-            self.layer.activation,
-            self._has_objectness(),
-            self.layer.num_stages,
-            fingerprint(self.network),
-        )
+        """What its class logits are."""
+        head = self.layer.head(count_columns(self.network, self.layer), self.names, fingerprint(self.network))
+        return replace(head, objectness=self._has_objectness())
+
+    @property
+    def num_stages(self) -> int:
+        """Sets of class logits, each with a map of its own."""
+        return self.layer.num_stages
 
     def _has_objectness(self) -> bool:
         """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
@@ -136,23 +123,16 @@ class TorchModel:
 
     def check(self) -> None:
         """Refuse a layer that cannot be folded, and weights that hold a correction."""
+        from logn.models.torch.attach import refuse_folded
         from logn.models.torch.fold import check_foldable
 
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
+            refuse_folded(path, module)
             check_foldable(path, module)
         if self.is_folded:
             raise InputError(
                 f"`{self.name}` holds a correction already; use the model as it is, or correct the one before it."
             )
-        # Weights do not say that a map is in them. What lies beside them does: it is of the weights before.
-        model = Path(self.name)
-        for what, stage in itertools.product(("statistics", "affine"), (None, 0)):
-            file = beside(model, what, stage, in_folder=model.is_dir())
-            if file.is_file() and _fingerprint_in(file) not in (None, fingerprint(self.network)):
-                raise InputError(
-                    f"`{self.name}` holds a correction already; use it as it is, or correct the model that it was made "
-                    f"from. If it was trained anew, delete `{file}`, which belongs to other weights."
-                )
 
     def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
         """Take the logits at the class layer, of which the model must return one row per image."""
@@ -173,11 +153,11 @@ class TorchModel:
             progress(len(part))
 
         batches = images.batches(batch or BATCH)
-        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.class_names)
+        stages = collect_moments(self.network, self.layer, batches, run, class_names=self.names)
         images.finish()
         for moments in stages:
             if not moments.count.any():
-                raise InputError(f"No image brought logits through `{moments.metadata.layer}`; name another layer.")
+                raise InputError(f"No image brought logits through `{moments.head.layer}`; name another layer.")
         return stages
 
     def copy(self, output: Path) -> None:
@@ -196,47 +176,24 @@ class TorchModel:
         images: ImageFiles | None = None,
         class_factors: npt.NDArray[np.float64] | None = None,
     ) -> Proof:
-        """Fold, write, read back: every weight must be there, and the class layer must give the map of the logits."""
-        from logn.models.torch.fold import (
-            check_kept,
-            check_same_weights,
-            copied_layer,
-            fold,
-            prove_fold,
-            watch_outputs,
-        )
+        """Fold, write, read back, and compare with the model before: on `images` and in every weight."""
+        from logn.models.torch.fold import fold_checked, prove, watch_logits
 
         if class_factors is not None:
             raise InputError(f"The scores of `{self.name}` cannot be multiplied at its output; export it as ONNX.")
-        plain, shown = copied_layer(self.network, self.layer), images or ImageFiles.noise()
+        shown = images or ImageFiles.noise()
 
-        def run(model: TorchModel) -> None:
-            for part in shown.batches(BATCH):
-                model.run(part)
+        def passes_of(model: TorchModel) -> list[Pass]:
+            return watch_logits(model.network, self.layer, lambda: [model.run(part) for part in shown.batches(BATCH)])
 
-        before = watch_outputs(self.network, self.layer, lambda: run(self))
-        with warnings.catch_warnings():
-            # The file is read back below, which shows whether a tied weight stays untied.
-            warnings.filterwarnings("ignore", message=".* was tied to ", category=LogNWarning)
-            fold(self.network, self.layer, list(maps) if self.layer.stages else maps[0])
+        before = passes_of(self)
+        # The file is read back below, which shows whether a tied weight stays untied.
+        fold_checked(self.network, self.layer, maps, warns_of_ties=False)
         self.save(self.network, output)
         written = self.reopen(output) or self
-        check_same_weights(written.network, self.network, self.name)
-        if before:
-            check_kept(self.layer, maps[0], before, watch_outputs(written.network, self.layer, lambda: run(written)))
-        with evaluation_mode(written.network):
-            proof = prove_fold(written.network, self.layer, plain, maps, lambda: run(written))
-        return proof.checked(self.name)
-
-
-def _fingerprint_in(file: Path) -> str | None:
-    """The fingerprint of the weights that statistics or a map are of; None for another file."""
-    for kind in (ClassMoments, ClassAffine):
-        with contextlib.suppress(InputError):
-            loaded = kind.load(file)
-            source = loaded.metadata if isinstance(loaded, ClassMoments) else loaded.source
-            return None if source is None else source.fingerprint
-    return None
+        if fingerprint(written.network) != fingerprint(self.network):
+            raise InputError(f"The file of `{self.name}` does not read back with the weights that were written.")
+        return prove(self.layer, maps, before, passes_of(written)).checked(self.name)
 
 
 def torch_model(
@@ -252,12 +209,13 @@ def torch_model(
         fields: The other fields of `TorchModel`.
     """
     columns = count_columns(network, layer)
-    if adapter is not None:
-        named = column_names(adapter, getattr(adapter, "class_names", None), columns)
-    else:
-        full = with_background_name(class_names, layer.background)
-        named = next((tuple(some) for some in (full, class_names) if some is not None and len(some) == columns), None)
-    return TorchModel(network=network, layer=layer, class_names=named, adapter=adapter, **fields)
+    known = class_names if adapter is None else getattr(adapter, "class_names", None)
+    class_columns = getattr(adapter, "class_columns", None)
+    classes = columns - (layer.background is not None) if class_columns is None else len(class_columns)
+    if known is not None and len(known) not in (columns, classes):
+        known = None
+    head = Head.of_classes(known, columns, layer.background, class_columns)
+    return TorchModel(network=network, layer=layer_of(network, layer), names=head.names, adapter=adapter, **fields)
 
 
 def save_state(network: nn.Module, path: Path) -> None:

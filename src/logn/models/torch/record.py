@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,13 +18,12 @@ from logn.models.layer import (
     find_modules,
     refuse_single_logit,
     unwrap,
-    with_class_axis,
 )
 from logn.models.layer import fingerprint as fingerprint_of
 from logn.models.locate import layer_of
 from logn.models.output_check import OutputCheck
+from logn.models.torch.attach import has_map
 from logn.statistics.doubts import unused_checks
-from logn.statistics.metadata import StatisticsMetadata
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.row_sample import default_sample_rows
 
@@ -86,41 +86,38 @@ def record(
         >>> moments.count.tolist()
         [10.0, 10.0, 10.0]
     """
-    layer = with_class_axis(model, layer_of(model, layer))
+    layer = layer_of(model, layer)
     columns = count_columns(model, layer)
     refuse_single_logit(layer, columns)
-    _check_stages(layer, find_modules(model, layer))
+    modules = find_modules(model, layer)
+    for stage, module in zip(layer.stage_of, modules, strict=True):
+        if stage != layer.stage_of[modules.index(module)]:
+            raise InputError(f"Some stages of `{layer.name}` are the same module: name each module in one stage.")
     if unwrap(model).training:
         warn(
             f"The model is in training mode, so the logits of `{layer.name}` are not those of inference; call .eval()."
         )
-    digest = fingerprint_of(model) if fingerprint else None
+    head = layer.head(columns, class_names, fingerprint_of(model) if fingerprint else None)
     rows = default_sample_rows(columns) if sample_rows is None else sample_rows
     recorded = tuple(
         ClassMoments(
-            columns,
-            nonfinite=nonfinite,
-            sample_rows=rows,
-            mean_probability=mean_probability,
-            metadata=_metadata(layer, name, class_names, digest),
+            replace(head, layer=name), nonfinite=nonfinite, sample_rows=rows, mean_probability=mean_probability
         )
         for name in layer.stage_names
     )
     queues: list[DeviceRows] = []
     with contextlib.ExitStack() as hooks:
         hooks.callback(recompile)
-        for slot in give_own_slots(model, layer):
-            hooks.callback(slot.restore)
+        hooks.enter_context(give_own_slots(model, layer))
         passes = ForwardPasses(unwrap(model)) if layer.final_only == "call" else None
         if passes is not None:
             hooks.callback(passes.remove)
-        for index, module in _distinct(find_modules(model, layer)):
+        modules = find_modules(model, layer)
+        # A module under two names is recorded once.
+        for module in dict.fromkeys(modules):
+            index = modules.index(module)
             queues.append(DeviceRows(recorded[layer.stage_of[index]].update))
-            hook = _recorder(layer, index, queues[-1], passes)
-            # First of all hooks, so that a map attached to the layer is not recorded.
-            handle = module.register_forward_hook(hook, prepend=True)
-            hooks.callback(handle.remove)
-            hooks.enter_context(_unchanged_by_hooks(module, layer.paths[index]))
+            hooks.enter_context(_recording(layer, index, module, queues[-1], passes))
         if check_output:
             hooks.enter_context(OutputCheck(model, layer, on_activation=partial(_note_activation, recorded)))
         recompile()
@@ -181,7 +178,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
         distributed.all_gather_object(payloads, mine.to_bytes())
         parts = [ClassMoments.from_bytes(payload) for payload in payloads]
         # Processes that saw no image know no activation; they get that of the others.
-        activations = {part.metadata.activation for part in parts} - {None}
+        activations = {part.head.activation for part in parts} - {None}
         if len(activations) == 1:
             (activation,) = activations
             _note_activation(parts, str(activation))
@@ -241,39 +238,23 @@ def _ordered_copy(rows: Any) -> tuple[Any, Any]:
     return host, arrival
 
 
-def _recorder(layer: LogitLayer, index: int, queue: DeviceRows, passes: ForwardPasses | None) -> Callable[..., None]:
-    lock = threading.Lock()
+@contextlib.contextmanager
+def _recording(
+    layer: LogitLayer, index: int, module: nn.Module, queue: DeviceRows, passes: ForwardPasses | None
+) -> Iterator[None]:
+    """Give what a module puts out to `queue`; refuse forward hooks that change what the model goes on with."""
+    lock, calls = threading.Lock(), threading.local()  # replicas of a data-parallel model run in threads
 
     def update(rows: Any) -> None:
-        with lock:  # replicas of a data-parallel model run in threads
+        with lock:
             queue.add(rows)
 
-    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+    def take(module: nn.Module, inputs: Any, output: Any) -> None:
         rows = layer.rows(output[-1] if layer.final_only == "slice" else output, index)
         if passes is None:
             update(rows)
         else:
             passes.at_the_end(index, lambda: update(rows))
-
-    return never_compiled(hook)
-
-
-def _has_foreign_hook(module: nn.Module) -> bool:
-    """Whether somebody else's forward hook is on the module, and no map of ours, which changes the output itself."""
-    origins = [str(getattr(hook, "__module__", "")) for hook in module._forward_hooks.values()]
-    foreign = any(not origin.startswith("logn.") for origin in origins)
-    return foreign and not any(origin.startswith("logn.models.torch.attach") for origin in origins)
-
-
-@contextlib.contextmanager
-def _unchanged_by_hooks(module: nn.Module, path: str) -> Iterator[None]:
-    """Refuse forward hooks that change what leaves a module: what is recorded is not what the model goes on with."""
-    if not _has_foreign_hook(module):
-        yield
-        return
-    calls = threading.local()  # replicas of a data-parallel model run in threads
-
-    def look(module: nn.Module, inputs: Any, output: Any) -> None:
         if not hasattr(calls, "first"):
             calls.first = output.detach().clone()  # a hook may work in place
 
@@ -281,14 +262,15 @@ def _unchanged_by_hooks(module: nn.Module, path: str) -> Iterator[None]:
         first, calls.first = calls.first, None  # one call is enough to know
         if first is not None and (first.shape != output.shape or not ((first == output) | first.isnan()).all()):
             raise InputError(
-                f"A forward hook on `{path}` changes its output, so the model continues with other logits than those "
-                "recorded: remove the hook, or do its work in a module behind the layer and name that."
+                f"A forward hook on `{layer.paths[index]}` changes its output, so the model continues with other "
+                "logits than those recorded: remove the hook, or do its work in a module behind the layer and name "
+                "that."
             )
 
-    handles = (
-        module.register_forward_hook(never_compiled(look), prepend=True),
-        module.register_forward_hook(never_compiled(compare)),
-    )
+    # First of all hooks, so that a map attached to the layer is not recorded.
+    handles = [module.register_forward_hook(never_compiled(take), prepend=True)]
+    if not has_map(module):
+        handles.append(module.register_forward_hook(never_compiled(compare)))
     try:
         yield
     finally:
@@ -296,39 +278,10 @@ def _unchanged_by_hooks(module: nn.Module, path: str) -> Iterator[None]:
             handle.remove()
 
 
-def _distinct(modules: Sequence[nn.Module]) -> list[tuple[int, nn.Module]]:
-    """Every module once, with the index of its first path: a module under two names would be counted twice."""
-    first: dict[int, tuple[int, nn.Module]] = {}
-    for index, module in enumerate(modules):
-        first.setdefault(id(module), (index, module))
-    return list(first.values())
-
-
-def _check_stages(layer: LogitLayer, modules: Sequence[nn.Module]) -> None:
-    stage_of: dict[int, int] = {}
-    for stage, module in zip(layer.stage_of, modules, strict=True):
-        if stage_of.setdefault(id(module), stage) != stage:
-            raise InputError(f"Some stages of `{layer.name}` are the same module: name each module in one stage.")
-
-
-def _metadata(
-    layer: LogitLayer, name: str, class_names: Sequence[str] | None, digest: str | None
-) -> StatisticsMetadata:
-    return StatisticsMetadata(
-        class_names=None if class_names is None else tuple(class_names),
-        background=layer.background,
-        activation=layer.activation,
-        layer=name,
-        population=layer.population,
-        fingerprint=digest,
-        unused=layer.unused,
-    )
-
-
 def _note_activation(recorded: Sequence[ClassMoments], activation: str) -> None:
     """Put the activation that the forward pass showed into the statistics."""
     for moments in recorded:
-        moments.metadata = moments.metadata.with_changes(activation=activation)
+        moments.head = replace(moments.head, activation=activation)
 
 
 def _warn_of_doubts(layer: LogitLayer, recorded: Sequence[ClassMoments]) -> None:

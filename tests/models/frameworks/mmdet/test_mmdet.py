@@ -17,7 +17,7 @@ from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
-from logn.predictions.store import PredictionStore
+from logn.predictions.store import Predictions
 
 pytest.importorskip("mmdet", reason="MMDetection has an environment of its own: make test-mmdet")
 
@@ -392,8 +392,8 @@ def test_the_commands_of_the_page(run_page):
     run_commands = run_page("abcdef")
     Path("my_detector.py").write_text(f"import runpy\nbuild = runpy.run_path({__file__!r})['page_model']\n")
     assert run_commands("mmdetection.md", "predict") == ["predict", "collect", "compare", "report"]
-    store = PredictionStore("predictions")
-    assert (len(store), store.header.background, store.header.class_boxes) == (4, -1, True)
+    store = Predictions("predictions")
+    assert (len(store), store.header.head.background, store.header.class_boxes) == (4, -1, True)
     assert Path("comparison/report.html").is_file()
     assert run_commands("mmdetection.md", "correct") == ["correct"]
     weights, before = load_file("corrected.safetensors"), sys.modules["my_detector"].build().state_dict()

@@ -1,4 +1,4 @@
-"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024) and Prior2Posterior (WACV 2025): one formula.
+"""Logit Normalization (Zhao, Teng, Wang; IJCV 2024), and the formula that other methods are settings of.
 
 A softmax without a background ignores a shift that all classes share; sigmoids do not. So where the activation is not
 known, the prior is that of sigmoids: right for them, and no harm to a softmax.
@@ -7,19 +7,18 @@ known, the prior is that of sigmoids: right for them, and no harm to a softmax.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, foreground_columns
+from logn.base.arrays import FloatArray
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
 from logn.statistics.diagnosis import active_classes
 from logn.statistics.doubts import value_checks
-from logn.statistics.metadata import ASSUMED, StatisticsMetadata
+from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 Statistic = Literal["mean", "prior"]
@@ -38,8 +37,8 @@ def logit_normalization(
     eps: float = 1e-5,
     target: npt.ArrayLike | None = None,
     active: npt.ArrayLike | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
+    background: int | None = None,
+    activation: str | None = None,
 ) -> ClassAffine:
     """Take away what each foreground class has over the lowest one: `(x_c - strength * statistic_c + margin) / std_c`.
 
@@ -63,8 +62,8 @@ def logit_normalization(
             comes on top. None for equal shares.
         active: Which columns are live, one boolean per column. The others are left alone and do not set the margin.
             By default, columns that were never seen or hardly vary are not live.
-        background: Index of the background column: None, 0, -1, or "recorded" to take it from the statistics.
-        activation: "softmax", "sigmoid", or "recorded". Only the prior depends on it.
+        background: Index of the background column, 0 or -1; by default that of the statistics.
+        activation: "softmax" or "sigmoid"; by default that of the statistics. Only the prior depends on it.
 
     Example:
         >>> moments = ClassMoments(4)
@@ -76,7 +75,7 @@ def logit_normalization(
         array([-1.375, -1.375, -1.375,  0.   ])
     """
     check_moments(moments)
-    head = moments.metadata.settled(background, activation)
+    head = moments.head.settled(background, activation)
     values, live = live_statistic(moments, statistic, head, active)
     foreground = foreground_columns(moments.num_columns, head.background)
     level = _margin_value(
@@ -88,7 +87,7 @@ def logit_normalization(
 
 
 def live_statistic(
-    moments: ClassMoments, statistic: str, head: StatisticsMetadata, active: npt.ArrayLike | None = None
+    moments: ClassMoments, statistic: str, head: Head, active: npt.ArrayLike | None = None
 ) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     """The statistic of each column (0 where a column has none), and which foreground classes are live: at least one."""
     live = active_classes(moments, head.background) if active is None else _checked_mask(active, moments.num_columns)
@@ -107,7 +106,7 @@ def shifted_classes(
     strength: float,
     level: float,
     target: npt.ArrayLike | None,
-    head: StatisticsMetadata,
+    head: Head,
     *,
     divisor: FloatArray | float = 1.0,
     settings: Mapping[str, Any],
@@ -120,51 +119,8 @@ def shifted_classes(
         known["target"] = shares.tolist()
         shift = shift + strength * np.log(shares / shares[live].mean())
     return ClassAffine.over_foreground(
-        np.where(live, 1.0 / np.asarray(divisor), 1.0),
-        np.where(live, shift, 0.0),
-        head.background,
-        method="logn",
-        settings=known,
-        source=head,
+        np.where(live, 1.0 / np.asarray(divisor), 1.0), np.where(live, shift, 0.0), head, method="logn", settings=known
     )
-
-
-def prior2posterior(
-    moments: ClassMoments,
-    *,
-    strength: float = 1.0,
-    margin: Margin = "min",
-    target: npt.ArrayLike | None = None,
-    active: npt.ArrayLike | None = None,
-    background: int | str | None = "recorded",
-    activation: str | None = "recorded",
-) -> ClassAffine:
-    """Map `x_c` to `x_c - strength * log(p_c) + margin`, with `p_c` the model's mean probability of class c.
-
-    Where cross-entropy has converged, the mean probability over the training images is the share of the class among the
-    training labels, so this is `logit_adjustment` without counts. It is `logit_normalization` with the prior as
-    statistic and without the division; the arguments are those of that function.
-
-    Example:
-        >>> moments = ClassMoments(2)
-        >>> moments.update(np.log([[9.0, 1.0], [6.0, 2.0], [3.0, 1.0]]))
-        >>> moments.mean_probability.round(6)
-        array([0.8, 0.2])
-        >>> prior2posterior(moments, activation="softmax").shift.round(6)
-        array([0.223144, 1.609438])
-    """
-    affine = logit_normalization(
-        moments,
-        statistic="prior",
-        strength=strength,
-        use_std=False,
-        margin=margin,
-        target=target,
-        active=active,
-        background=background,
-        activation=activation,
-    )
-    return replace(affine, method="p2p")
 
 
 def mean_probability(moments: ClassMoments, activation: str | None) -> FloatArray:
