@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import logn
-from logn.callbacks.mmdetection import CalibrateBeforeTest
+from logn.callbacks import LogNHook
 from logn.cli.main import execute
 from logn.measure.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
 from logn.models.preprocessing import Preprocessing
@@ -91,7 +91,7 @@ def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
 
 
 def test_the_hook_of_mmdetection_takes_what_is_recommended():
-    assert CalibrateBeforeTest().method == "recommended"
+    assert LogNHook().method == "recommended"
 
 
 GRAPH = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 3, 4, 4] x) => (float[N, 6] y)

@@ -18,6 +18,7 @@ from logn.methods.logit_normalization import logit_normalization as logit_normal
 from logn.methods.normalizer import LogitNormalizer as LogitNormalizer
 from logn.methods.prior2posterior import prior2posterior as prior2posterior
 from logn.methods.recommend import recommend as recommend
+from logn.models.detector import Detector as Detector
 from logn.models.hints import Hints as Hints
 from logn.models.layer import LogitLayer as LogitLayer
 from logn.models.locate import locate_logits as locate_logits
@@ -27,7 +28,6 @@ from logn.models.open import detector as detector
 from logn.models.preprocessing import Preprocessing as Preprocessing
 from logn.models.proposals import Postprocessing as Postprocessing
 from logn.models.proposals import Proposals as Proposals
-from logn.models.proposals import ProposingDetector as ProposingDetector
 from logn.models.torch.attach import attach as attach
 from logn.models.torch.fold import fold as fold
 from logn.models.torch.record import record as record

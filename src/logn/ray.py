@@ -24,7 +24,7 @@ from logn.errors import InputError, MissingExtraError, warn
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles
 from logn.models.open import open_model
-from logn.models.opened import OpenedModel
+from logn.models.opened import Model
 from logn.statistics.moments import ClassMoments
 
 # Where Ray's readers and Hugging Face keep images: pixels and bytes before paths.
@@ -142,7 +142,7 @@ class _Worker:
 
     def __init__(self, make_model: Callable[[], Any], hints: Hints, image_column: str | None, batch: int) -> None:
         self._make, self._hints, self._column, self._batch = make_model, hints, image_column, batch
-        self._model: OpenedModel | None = None
+        self._model: Model | None = None
         self._task, self._blocks = "", 0
 
     def __call__(self, block: Mapping[str, Any]) -> Any:

@@ -98,7 +98,7 @@ def test_metrics_before_and_after_are_logged_by_ultralytics(trained):
 def test_a_training_whose_checkpoint_cannot_be_corrected_warns_and_ends_normally(data):
     """Here a method that needs counts, which the callback does not have."""
     callback = LogNCallback(method="norcal")
-    with pytest.warns(LogNWarning, match=r"No corrected checkpoint was written: .*norcal.*counts"):
+    with pytest.warns(LogNWarning, match="norcal"):
         folder = train(data, "refused", callback)
     assert (callback.correction, callback.after) == (None, {})
     assert callback.before["metrics/mAP50-95(B)"] >= 0
@@ -112,7 +112,7 @@ def stand_in(folder, **more):
 
 def test_a_training_without_a_checkpoint_is_told_not_lost(tmp_path):
     callback = LogNCallback()
-    with pytest.warns(LogNWarning, match=r"No corrected checkpoint was written: The training left no `.*best\.pt`\."):
+    with pytest.warns(LogNWarning, match=r"best\.pt`"):
         callback(stand_in(tmp_path))
     assert callback.correction is None
 
@@ -121,7 +121,7 @@ def test_files_of_an_earlier_training_are_not_overwritten_unless_it_is_allowed(t
     (tmp_path / "best.pt").write_bytes(b"")
     (tmp_path / "best-corrected.pt").write_text("mine")
     loader = SimpleNamespace(dataset=SimpleNamespace(im_files=["a.png"]))
-    with pytest.warns(LogNWarning, match=r"`.*best-corrected\.pt` exists already"):
+    with pytest.warns(LogNWarning, match=r"best-corrected\.pt`"):
         LogNCallback()(stand_in(tmp_path, train_loader=loader))
     assert (tmp_path / "best-corrected.pt").read_text() == "mine"
 
@@ -131,5 +131,5 @@ def test_the_images_of_a_classifier_are_its_samples():
     trainer = SimpleNamespace(train_loader=SimpleNamespace(dataset=dataset))
     assert [path.name for path in training_images(trainer)] == ["a.png", "b.png"]
     trainer.train_loader.dataset = [1, 2]
-    with pytest.raises(InputError, match="list does not list its image files"):
+    with pytest.raises(InputError, match="im_files"):
         training_images(trainer)

@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     for source, data, options, message in (
         (detector, more, {}, "The detector has 2 classes without names, but the data set has 3"),
         (other, MadeData(), {}, "share no class name: the model has cat, cow, the labels have ant, bee"),
-        (object(), MadeData(), {}, r"object has no `propose`. `logn.detector\(model\)` wraps"),
+        (object(), MadeData(), {}, "`model`"),
         (MadeDetector(), MadeData(), {"batch": 0}, "Expected `batch`"),
     ):
         with pytest.raises(InputError, match=message):

@@ -268,8 +268,14 @@ def _compared(
 ) -> dict[str, Any]:
     detector, test = cache.model(spec), cache.dataset(spec, "test")
     # A correction of a cascade's stages changes its digest, but no mask.
-    digest = store.header.head.source
-    source = SimpleNamespace(propose=detector.propose, masks=detector.masks, fingerprint=digest)
+    head = store.header.head
+    source = SimpleNamespace(
+        background=head.background,
+        activation=head.activation,
+        propose=detector.propose,
+        masks=detector.masks,
+        fingerprint=head.source,
+    )
     shown: dict[str, Any] = {"masks": source, "images": test} if test.has_masks else {}
     with cache.step(f"Measuring {len(maps)} rows of {spec.name}", 2 * len(test)) as progress:
         comparison = compare(

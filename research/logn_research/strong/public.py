@@ -10,7 +10,6 @@ import numpy as np
 
 import logn
 from logn.models.images import as_tensor
-from logn.models.opened import head_of
 from logn_research.datasets.sample_dataset import SampleDataset
 
 STATISTICS_IMAGES = 1000
@@ -49,7 +48,7 @@ def record(detector: Any, images: SampleDataset, number: int) -> logn.ClassMomen
     for index in np.linspace(0, len(images) - 1, min(number, len(images))).astype(int):
         (proposals,) = detector.propose([as_tensor(images.read_image(int(index)))])
         if moments is None:
-            head = replace(head_of(detector, proposals), layer=None, source=None, population="all boxes")
+            head = replace(detector.head_of(proposals), layer=None, source=None, population="all boxes")
             moments = logn.ClassMoments(head, sample_rows=20_000)
         moments.update(proposals.logits, proposals.objectness)
     if moments is None:

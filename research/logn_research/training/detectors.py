@@ -44,7 +44,7 @@ from logn_research.training.small import (
 
 
 class TwoStageDetector(MaskRCNN):  # type: ignore[misc]
-    """A Mask R-CNN that also gives its proposals with all logits (`logn.models.proposals.ProposingDetector`).
+    """A Mask R-CNN that also gives its proposals with all logits (`logn.detector` wraps it).
 
     In training mode it is called with images and targets, with labels 1..F, and gives losses, as torchvision's; in
     evaluation mode it gives detections, as torchvision's.

@@ -1,14 +1,11 @@
 """LogNHook: MMDetection's own test loop on a model that was corrected just before, by one line of its configuration.
 
-    custom_hooks = [dict(type="logn.callbacks.LogNHook")]
-
-The class is made when it is first asked for, since it has to be a hook of mmengine's, which this package never needs.
+custom_hooks = [dict(type="logn.callbacks.LogNHook")]
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +19,14 @@ from logn.models.layer import LogitLayer, unwrap
 from logn.models.locate import locate_logits
 from logn.models.torch.attach import AttachedMap, attach
 
+try:
+    from mmengine.hooks import Hook
+except ImportError:  # there is no runner to call it either
+    Hook = object
 
-class CalibrateBeforeTest:
-    """What LogNHook does: before the test loop collect, calibrate and attach; after it take the map off again.
+
+class LogNHook(Hook):  # type: ignore[misc]
+    """Before the test loop collect, calibrate and attach; after it take the map off again.
 
     The training images pass through the test pipeline, without labels and each once, in the order of the annotation
     file; repeats of a balanced sampler do not count. Under distributed testing every process brings its own part.
@@ -70,9 +72,8 @@ class CalibrateBeforeTest:
         model = unwrap(runner.model)
         layer = self.layer if self.layer is not None else locate_logits(model)
         if self.maps is not None:
-            loaded = [ClassAffine.load(path) for path in self.maps]
-            maps = loaded if len(loaded) > 1 else loaded[0]
-            self._handle = attach(model, layer, maps)
+            maps = [ClassAffine.load(path) for path in self.maps]
+            self._handle = attach(model, layer, maps if len(maps) > 1 else maps[0])
             return
         runner.logger.info(f"LogN collects the statistics of `{layer.name}` over training images.")
         calibration = calibrate(
@@ -138,13 +139,3 @@ def save_maps(affine: ClassAffine | Sequence[ClassAffine], path: str) -> list[Pa
     for stage, stage_path in zip(affine, paths, strict=True):
         stage.save(stage_path)
     return paths
-
-
-def __getattr__(name: str) -> Any:
-    """Make LogNHook, a CalibrateBeforeTest that is a hook of mmengine's."""
-    if name != "LogNHook":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    hook = importlib.import_module("mmengine.hooks").Hook
-    made = type("LogNHook", (CalibrateBeforeTest, hook), {"__doc__": CalibrateBeforeTest.__doc__})
-    globals()[name] = made
-    return made

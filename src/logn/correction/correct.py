@@ -23,8 +23,8 @@ from logn.methods.recommend import NONE, RECOMMENDED, SOFTMAX_ASSUMED, Recommend
 from logn.methods.sampled_scores import NewThreshold, class_scores, threshold_after
 from logn.models.hints import Hints
 from logn.models.images import ImageFiles, ImageSource, choose_images
-from logn.models.open import open_model
-from logn.models.opened import Advance, OpenedModel, Stages, Traits, ignore
+from logn.models.open import open_correctable
+from logn.models.opened import Advance, Model, Stages, Traits, ignore
 from logn.models.write import check_suffix, check_target, copy_model, write_model
 from logn.statistics.doubts import row_checks, sanity_checks
 from logn.statistics.head import ASSUMED
@@ -243,7 +243,7 @@ def correct(
     deployed = None if deployment is None else _deployment_images(deployment, thresholds)
     if target is not None:
         check_target(model, target, overwrite=overwrite)
-    source = open_model(model, Hints(like=like, trust=trust, **hints))
+    source = open_correctable(model, Hints(like=like, trust=trust, **hints))
     if target is not None:
         check_suffix(source, target)
     traits = source.traits  # refuses a model that does not say how its images are prepared
@@ -317,7 +317,7 @@ def _check_enough(count: int) -> None:
         )
 
 
-def _collect_deployment(source: OpenedModel, files: ImageFiles, progress: Advance) -> Stages:
+def _collect_deployment(source: Model, files: ImageFiles, progress: Advance) -> Stages:
     """Statistics of the model over the images of the deployment."""
     moments = source.collect(files, progress=progress)
     _check_enough(len(files.items) - len(files.unreadable))

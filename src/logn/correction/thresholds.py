@@ -13,7 +13,7 @@ from logn.errors import InputError
 from logn.matching.labels import truth_of_predictions
 from logn.methods.affine import ClassAffine
 from logn.methods.recommend import NONE
-from logn.models.opened import OpenedModel
+from logn.models.opened import CorrectableModel
 from logn.predictions.predict import predict
 from logn.predictions.store import Predictions
 from logn.statistics.moments import ClassMoments
@@ -42,7 +42,7 @@ def is_goal(thresholds: Any) -> bool:
 
 
 def with_thresholds(
-    source: OpenedModel,
+    source: CorrectableModel,
     moments: Sequence[ClassMoments],
     fitted: ClassAffine,
     thresholds: Any,
@@ -70,7 +70,7 @@ def with_thresholds(
 
 
 def _given_points(
-    source: OpenedModel, thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float
+    source: CorrectableModel, thresholds: Any, correction: ClassAffine | None, moments: ClassMoments, at: float
 ) -> OperatingPoints:
     """Thresholds that exist; those of a file that has its own correction keep it."""
     points = points_for(thresholds, at, moments.head.class_names, source.name)

@@ -6,14 +6,14 @@ import contextlib
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
 
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
 from logn.models.layer import LogitLayer, unwrap
-
-if TYPE_CHECKING:
-    from torch import nn
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -30,8 +30,6 @@ def recompile() -> None:
         >>> recompile()
     """
     if "torch._dynamo" in sys.modules:
-        import torch
-
         torch.compiler.reset()
 
 
@@ -44,8 +42,6 @@ def never_compiled(function: FunctionT) -> FunctionT:
     """
     if "torch._dynamo" not in sys.modules:
         return function
-    import torch
-
     disabled: FunctionT = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return disabled
 
@@ -53,8 +49,6 @@ def never_compiled(function: FunctionT) -> FunctionT:
 @contextlib.contextmanager
 def as_it_was(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients for a while; modes and random numbers are then as if nothing had run."""
-    import torch
-
     devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"})
     with evaluation_mode(model), torch.random.fork_rng(devices=devices), torch.inference_mode():
         yield

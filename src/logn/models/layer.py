@@ -183,10 +183,8 @@ class LogitLayer:
         if anchors > 1:
             output = output.reshape((*shape[:axis], anchors, columns + self.extra_columns, *shape[axis + 1 :]))
             axis += 1
-        last = output.ndim - 1
-        if axis != last:
-            order = [*range(axis), *range(axis + 1, last + 1), axis]
-            output = output.permute(*order) if hasattr(output, "permute") else output.transpose(*order)
+        if axis != output.ndim - 1:
+            output = np.moveaxis(output, axis, -1) if isinstance(output, np.ndarray) else output.movedim(axis, -1)
         return output[..., :columns] if self.extra_columns else output
 
     def channels(self, per_class: npt.ArrayLike, index: int = 0, *, elsewhere: float = 0.0) -> npt.NDArray[Any]:
@@ -224,11 +222,10 @@ class LogitLayer:
         extra = self.extra_columns
         columns = width // anchors - extra if self.num_columns is None else self.num_columns
         if columns < 1 or (columns + extra) * anchors != width:
-            per_class = "num_columns" if self.num_columns is None else str(self.num_columns)
-            per_class = f"({per_class} + {extra})" if extra else per_class
+            per_anchor = f"{self.num_columns or 'num_columns'} columns" + (f" and {extra} more" if extra else "")
             raise InputError(
-                f"`{self.paths[index]}` has {width} output channels, not {anchors} x {per_class}; correct `anchors`, "
-                "`num_columns` or `extra_columns` of its LogitLayer."
+                f"`{self.paths[index]}` has {width} output channels, not {anchors} times {per_anchor}; correct "
+                "`anchors`, `num_columns` or `extra_columns` of its LogitLayer."
             )
         return columns
 

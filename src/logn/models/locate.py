@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
@@ -25,9 +28,6 @@ from logn.models.layer import (
     unwrap,
 )
 from logn.models.output_check import WAY_OUT, OutputCheck, find_by_output, is_comparable
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Run = Callable[[], Any]
 KNOWN = f"a detector of {NAMES}, a timm model or a classifier that ends in a Linear or 1x1 Conv"
@@ -159,7 +159,6 @@ def _by_output(model: nn.Module, num_columns: int | None, run: Run | None) -> Lo
 
 def _random_run(model: nn.Module) -> Run | None:
     """Runs the model on the first random images that it takes; None where it takes none."""
-    import torch
 
     def run_on(shape: tuple[int, ...]) -> Any:
         images = torch.rand(shape, generator=torch.Generator().manual_seed(0))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from logn.errors import InputError
+from logn.errors import InputError, MissingExtraError
+from logn.models.detector import Detector, own_detector
 from logn.models.hints import Hints
-from logn.models.opened import OpenedModel
-from logn.models.proposals import ProposingDetector
+from logn.models.opened import CorrectableModel, ProposalModel
 
 KNOWN = (
     "an `.onnx` file, a Hugging Face folder (as save_pretrained writes it), a `.pt` file of Ultralytics or of "
@@ -24,8 +26,8 @@ FUNCTION = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*")
 _WEIGHTS = "a file of weights without a model: name its folder, or a function that returns the model with them"
 
 
-def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
-    """Open a model, to run it over images, to propose boxes, to correct it and to write it.
+def open_model(model: Any, hints: Hints | None = None) -> CorrectableModel | ProposalModel:
+    """Open a model, to run it over images and to propose boxes.
 
     Args:
         model: A path: an `.onnx` file, a Hugging Face folder, a `.pt` of Ultralytics or of a whole torch model. Or
@@ -43,7 +45,8 @@ def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
         return OnnxModel(read_onnx(name), hints)
     background = () if isinstance(hints.layer, str) else ("background",)
     hints.refuse(f"`{name}`, which is not an ONNX file", "tensor", *background)
-    from logn.models.torch.model import open_file, open_object, open_pickle
+    with _needing_torch():
+        from logn.models.torch.model import open_file, open_object, open_pickle
 
     if kind == "pickle":
         refuse_pickle(name, trust=hints.trust)
@@ -52,17 +55,30 @@ def open_model(model: Any, hints: Hints | None = None) -> OpenedModel:
     if kind == "transformers":
         return open_file(Path(name), kind, hints)
     made = call_function(name) if kind == "function" else model
-    return open_model(made, hints) if isinstance(made, str | os.PathLike) else open_object(made, name, hints)
+    if isinstance(made, str | os.PathLike):  # what a function returns
+        return open_model(made, hints)
+    return open_object(made, name, hints)
 
 
-def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDetector:
+def open_correctable(model: Any, hints: Hints | None = None) -> CorrectableModel:
+    """Open a model to correct it and to write it anew; a source of proposals without a torch module is refused."""
+    opened = open_model(model, hints)
+    if isinstance(opened, ProposalModel):
+        raise InputError(
+            f"`{opened.name}` gives {opened.detector.name}, which has no torch model to correct. `logn collect` and "
+            "`logn fit` give the correction of its logits."
+        )
+    return opened
+
+
+def detector(model: Any, *, trust: bool = False, **options: Any) -> Detector:
     """Make a source of proposals of any detector: boxes and all class logits, before any activation or suppression.
 
     Args:
         model: A model of torchvision, Ultralytics, transformers (with `processor=`), rfdetr or MMDetection. Or a path:
             a Hugging Face folder, an `.onnx` file, an Ultralytics `.pt`. Or "package.module:function" or
             "file.py:function", a function of yours that returns any of these; modules are looked up in the current
-            folder, too. An object with `propose` is returned as it is.
+            folder, too. An object of yours with `propose` is wrapped in a `logn.Detector`.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
         options: Fields of `logn.Hints`, such as `like` for ONNX files, and what the detector of that framework takes:
             `size` for Ultralytics, `class_names` for torchvision, `processor` for transformers and so on.
@@ -70,23 +86,35 @@ def detector(model: Any, *, trust: bool = False, **options: Any) -> ProposingDet
     Example:
         >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large as build
         >>> adapter = detector(build(weights=None, weights_backbone=None, num_classes=3), class_names=["cat", "dog"])
-        >>> adapter.num_classes, adapter.background, adapter.activation
+        >>> adapter.head.num_classes, adapter.head.background, adapter.head.activation
         (2, 0, 'softmax')
     """
     if isinstance(model, str | os.PathLike):
         if kind_of(os.fspath(model)) != "function":
             return open_model(model, Hints.of({**options, "trust": trust})).detector
         model = call_function(os.fspath(model))
-    if callable(getattr(model, "propose", None)):
-        if options:
-            name = type(model).__name__
-            raise InputError(f"`{next(iter(options))}` does not apply to {name}, which has `propose`; leave it out.")
-        return model  # type: ignore[no-any-return]
-    if isinstance(model, str | os.PathLike):  # what the function returns
-        return detector(model, trust=trust, **options)
-    from logn.models.torch.model import framework_detector
+        if isinstance(model, str | os.PathLike):
+            return detector(model, trust=trust, **options)
+    own = own_detector(model)
+    if own is None:
+        with _needing_torch():
+            from logn.models.torch.model import framework_detector
+        return framework_detector(model, KNOWN, **options)
+    if options:
+        name = type(model).__name__
+        raise InputError(f"`{next(iter(options))}` does not apply to {name}, which has `propose`; leave it out.")
+    return own
 
-    return framework_detector(model, KNOWN, **options)
+
+@contextmanager
+def _needing_torch() -> Iterator[None]:
+    """Name the extra where the import of what opens torch models fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("torch", extra="torchvision") from error
 
 
 def refuse_pickle(name: str, *, trust: bool) -> None:

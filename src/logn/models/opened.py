@@ -1,4 +1,4 @@
-"""An opened model: one object that runs over images, proposes boxes, and writes itself anew with a correction.
+"""An opened model: one object that runs over images, proposes boxes, and may write itself anew with a correction.
 
 `correct`, `collect`, `predict`, `thresholds`, `fold` and `logn.ray` all go through it, so they give the same
 statistics, proposals and files for the same model. `logn.models.open` is the door.
@@ -7,18 +7,17 @@ statistics, proposals and files for the same model. `logn.models.open` is the do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
-from logn.models.images import ImageFiles, Images, as_tensor
-from logn.models.layer import fingerprint
-from logn.models.proposals import Postprocessing, Proposals, ProposingDetector
+from logn.models.detector import Detector
+from logn.models.images import ImageFiles
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
@@ -55,26 +54,18 @@ class Traits:
     suffix: str
 
 
-class OpenedModel(Protocol):
-    """A model that can be run over images, corrected and written.
+class Model(Protocol):
+    """A model that can be run over images: a classifier gives rows of logits, a detector rows and proposals.
 
     Attributes:
         name: What the user calls it.
-        marks_itself: Whether a written file says itself that it holds a correction.
-        scales_scores: Whether it can multiply the class scores at its output.
     """
 
     name: str
-    marks_itself: bool
-    scales_scores: bool
 
     @property
     def num_stages(self) -> int:
         """Sets of class logits, each with a map of its own."""
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the corrected file; empty for a folder."""
 
     @property
     def traits(self) -> Traits:
@@ -85,17 +76,33 @@ class OpenedModel(Protocol):
         """What its class logits are, as far as that is known without a run over images."""
 
     @property
-    def detector(self) -> ProposingDetector:
+    def detector(self) -> Detector:
         """The model as a source of proposals; raises for one without boxes."""
 
     def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
         """Run a classifier over the images once: its class logits, a row per readable image; refuses other models."""
 
-    def check(self) -> None:
-        """Refuse what could not be corrected, before the pass over the images, which may take an hour."""
-
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Run the model over the images once: the statistics of its logits."""
+
+
+class CorrectableModel(Model, Protocol):
+    """A model that can be written anew with a correction.
+
+    Attributes:
+        marks_itself: Whether a written file says itself that it holds a correction.
+        scales_scores: Whether it can multiply the class scores at its output.
+    """
+
+    marks_itself: bool
+    scales_scores: bool
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the corrected file; empty for a folder."""
+
+    def check(self) -> None:
+        """Refuse what could not be corrected, before the pass over the images, which may take an hour."""
 
     def copy(self, output: Path) -> None:
         """Write the model as it is: its file or folder byte for byte, a model without one as a state dict."""
@@ -136,113 +143,38 @@ class ProposalModel:
 
     Args:
         name: What the user calls it.
-        detector: With `propose`.
-        traits: What is known of it.
+        detector: The source.
     """
 
     name: str
-    detector: ProposingDetector
-    traits: Traits
-    suffix = ""
-    marks_itself = False
-    scales_scores = False
+    detector: Detector
     num_stages = 1
+
+    @property
+    def traits(self) -> Traits:
+        """The name of its class is all that is known."""
+        return Traits(self.detector.name, "its own", "")
 
     @property
     def head(self) -> Head:
         """What it says of its class logits; how many columns they have, only a run tells."""
-        return Head(background=self.detector.background, activation=self.detector.activation, layer="its logits")
+        return replace(self.detector.head, layer="its logits")
 
     def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
         """Refuse: it gives boxes."""
         raise InputError(f"`{self.name}` is a detector: {NEEDS_BOXES}.")
 
-    def check(self) -> None:
-        """Refuse: there is no layer to correct."""
-        raise InputError(
-            f"`{self.name}` gives {type(self.detector).__name__}, which has no torch model to correct. `logn collect` "
-            "and `logn fit` give the correction of its logits."
-        )
-
     def collect(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Stages:
         """Take the logits of what it proposes."""
         moments: ClassMoments | None = None
         for part in images.batches(batch or BATCH):
-            for proposals in self.detector.propose(prepared(self.detector, part)):
+            for proposals in self.detector.propose([self.detector.prepare(image) for image in part]):
                 if moments is None:
-                    head = head_of(self.detector, proposals)
+                    head = self.detector.head_of(proposals)
                     moments = ClassMoments(head, sample_rows=default_sample_rows(head.width))
-                moments.update(proposals.logits, counted_objectness(self.detector, proposals))
+                moments.update(proposals.logits, self.detector.factor_of(proposals))
             progress(len(part))
         images.finish()
         if moments is None:
             raise InputError(f"`{self.name}` proposed no boxes on these images; use others.")
         return (moments,)
-
-    def copy(self, output: Path) -> None:
-        """Refuse, as `check` does."""
-        self.check()
-
-    def write(
-        self,
-        maps: Sequence[ClassAffine],
-        output: Path,
-        images: ImageFiles | None = None,
-        class_factors: npt.NDArray[np.float64] | None = None,
-    ) -> Proof:
-        """Refuse, as `check` does."""
-        self.check()
-        raise NotImplementedError
-
-
-def prepared(detector: ProposingDetector, images: Images) -> list[Any]:
-    """RGB images as a detector takes them: by its own `prepare`, else as float tensors `(3, H, W)` in 0..1."""
-    prepare = getattr(detector, "prepare", as_tensor)
-    return [prepare(image) for image in images]
-
-
-def network_of(adapter: Any) -> Any:
-    """The torch module behind a detector, which may be itself; None if there is none."""
-    network = adapter if hasattr(adapter, "state_dict") else getattr(adapter, "model", None)
-    return network if hasattr(network, "state_dict") else None
-
-
-def fingerprint_of(adapter: Any) -> str | None:
-    """Digest of the weights behind a detector, by which statistics and predictions recognise each other.
-
-    Example:
-        >>> fingerprint_of(object()) is None
-        True
-    """
-    if (own := getattr(adapter, "fingerprint", None)) is not None:
-        return str(own)
-    network = network_of(adapter)
-    return None if network is None else fingerprint(network)
-
-
-def head_of(source: Any, proposals: Proposals, class_names: Sequence[str] | None = None) -> Head:
-    """The head of a detector, whose columns are those of its proposals.
-
-    Args:
-        source: A source of proposals.
-        proposals: What it proposes on any image.
-        class_names: Its foreground classes; by default its own `class_names`.
-    """
-    layer = getattr(source, "logit_layer", None)
-    return Head.of_classes(
-        class_names or getattr(source, "class_names", None),
-        proposals.num_columns,
-        source.background,
-        getattr(source, "class_columns", None),
-        activation=source.activation,
-        objectness=proposals.objectness is not None,
-        layer=None if layer is None else layer.name,
-        population=getattr(source, "population", None),
-        source=fingerprint_of(source),
-    )
-
-
-def counted_objectness(source: Any, proposals: Proposals) -> npt.NDArray[Any] | None:
-    """The objectness of proposals if its sigmoid is a plain factor of their scores, as statistics take it."""
-    kind = getattr(source, "postprocessing", None) or Postprocessing()
-    return proposals.objectness if (kind.objectness, kind.score_power) == ("factor", 1.0) else None

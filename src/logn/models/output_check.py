@@ -8,18 +8,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from logn.base.arrays import is_torch_tensor
 from logn.errors import InputError
 from logn.models.hooks import as_it_was, never_compiled, recompile
 from logn.models.layer import LogitLayer, class_axis_of, listed_candidates, output_width, unwrap
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 # How deep returned containers are looked into.
 DEEPEST = 3
@@ -212,8 +212,6 @@ def image_logits(
         num_images: How many there are.
         name: What the user calls it.
     """
-    import torch
-
     parts = []
     for seen in watch(model, layer.rows_by_path, run):
         calls = [rows for rows_of_layer in seen.rows.values() for rows in rows_of_layer]
@@ -302,8 +300,6 @@ def named_scores(parts: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def together(calls: Sequence[Tensor]) -> list[Tensor]:
     """What several calls of a class layer may have become: their mean, or one of them, the last one first."""
-    import torch
-
     if len({tuple(rows.shape) for rows in calls}) == 1 < len(calls):
         return [torch.stack([rows.float() for rows in calls]).mean(0).to(calls[0].dtype), *reversed(calls)]
     return [*reversed(calls)]
@@ -339,8 +335,6 @@ def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_colu
 
 def _pairs(rows: Tensor, returned: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits and what was returned, both of shape (R, C): as they are, averaged over locations, or resized."""
-    from torch.nn import functional
-
     columns = rows.shape[-1]
     for axis in {returned.ndim - 1, min(1, returned.ndim - 1)}:
         if returned.ndim == 0 or returned.shape[axis] != columns or rows.numel() == 0:
@@ -362,8 +356,6 @@ def _pairs(rows: Tensor, returned: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _verdict(rows: Tensor, returned: Tensor) -> Verdict:
     """Whether `returned` is `rows`, or an activation of it, all of shape (R, C)."""
-    import torch
-
     rounding = ROUNDINGS * max(torch.finfo(rows.dtype).eps, torch.finfo(returned.dtype).eps)
     logits, scores = rows.double(), returned.double()
     finite = (logits.isfinite() & scores.isfinite()).all(dim=1)

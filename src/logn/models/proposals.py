@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -180,46 +180,3 @@ def check_rows(proposals: Proposals, boxes: npt.NDArray[Any], rows: npt.NDArray[
             "The model gives other boxes than the predictions hold. Open it as `logn predict` did: the same `size` and "
             "`like`."
         )
-
-
-class ProposingDetector(Protocol):
-    """What a detector must offer to be evaluated: proposals with full logits.
-
-    Images are float tensors of shape (3, H, W) with values in 0..1. Foreground classes are numbered 0..F-1 in the
-    order of the category ids, whatever column of the logits they stand in.
-
-    It may also say `class_names` (of the foreground classes), `class_columns` (the column of each, where these are not
-    all but the background, in order), `population` (what has a row), `logit_layer` (where the logits come out) and
-    `postprocessing` (a `Postprocessing`), which a store then keeps. With a mask head it has `masks(image, boxes,
-    classes, rows)`: for detections of one image, given by their boxes `(D, 4)`, foreground classes `(D,)` and the
-    proposal that each came from `(D,)`, their masks one by one, boolean `(H, W)` in pixels of the image.
-
-    Example:
-        >>> class OneBox:
-        ...     background, activation, num_classes = None, "sigmoid", 2
-        ...
-        ...     def propose(self, images):
-        ...         sizes = [image.shape[1:] for image in images]
-        ...         return [Proposals([[0, 0, 10, 10]], [[1.5, -2.0]], height, width) for height, width in sizes]
-        >>> OneBox().propose([np.zeros((3, 20, 30), np.float32)])[0].num_columns
-        2
-    """
-
-    @property
-    def background(self) -> int | None:
-        """Where the background column is: 0, -1, or None for none."""
-        ...
-
-    @property
-    def activation(self) -> str:
-        """What follows the logits: "softmax" or "sigmoid"."""
-        ...
-
-    @property
-    def num_classes(self) -> int:
-        """How many foreground classes there are."""
-        ...
-
-    def propose(self, images: Sequence[Any]) -> list[Proposals]:
-        """Proposals of each image, with boxes in pixels of the image as given."""
-        ...

@@ -17,7 +17,7 @@ from logn.base.files import check_new, put_files, refuse_inputs, staging_folder
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel, beside
+from logn.models.opened import CorrectableModel, beside
 from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def files_of(model: object) -> list[Path]:
     return [path, *data_files(path)]
 
 
-def check_suffix(source: OpenedModel, target: Path) -> None:
+def check_suffix(source: CorrectableModel, target: Path) -> None:
     """Refuse an output that is not of the model's kind of file."""
     if source.suffix and target.suffix.lower() != source.suffix:
         raise InputError(
@@ -73,7 +73,7 @@ def check_suffix(source: OpenedModel, target: Path) -> None:
 
 
 def write_model(
-    source: OpenedModel,
+    source: CorrectableModel,
     maps: Sequence[ClassAffine],
     target: Path | None,
     images: ImageFiles | None = None,
@@ -102,7 +102,7 @@ def write_model(
         return proof, () if target is None else _move(folder, target, overwrite=overwrite)
 
 
-def copy_model(source: OpenedModel, target: Path, *, overwrite: bool = False) -> tuple[Path, ...]:
+def copy_model(source: CorrectableModel, target: Path, *, overwrite: bool = False) -> tuple[Path, ...]:
     """Write a model that needs no correction as it is; a map or statistics of an earlier correction there are removed.
 
     Args:

@@ -19,7 +19,7 @@ from logn.data.dataset import ClassificationDataset
 from logn.data.logit_files import locate_array
 from logn.errors import InputError, warn
 from logn.models.images import ImageFiles
-from logn.models.opened import OpenedModel
+from logn.models.opened import Model
 from logn.statistics.head import HEAD_KEY, Head
 
 FORMAT, SCHEMA = "logn.classifier", 2
@@ -90,7 +90,7 @@ def is_classifier_file(source: Any) -> bool:
 
 
 def predict_classifier(
-    model: OpenedModel,
+    model: Model,
     data: ClassificationDataset,
     path: str | os.PathLike[str],
     *,

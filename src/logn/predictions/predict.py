@@ -16,10 +16,11 @@ from logn.data.class_names import ClassMatch, match_classes, warn_of_position
 from logn.data.dataset import ClassificationDataset, DetectionDataset, open_dataset
 from logn.data.masks import encode_mask
 from logn.errors import InputError, warn
+from logn.models.detector import Detector
 from logn.models.hints import Hints
 from logn.models.open import detector, open_model
-from logn.models.opened import BATCH, fingerprint_of, head_of, prepared
-from logn.models.proposals import MaskFunction, Proposals, ProposingDetector
+from logn.models.opened import BATCH
+from logn.models.proposals import Proposals
 from logn.predictions.classifier import predict_classifier
 from logn.predictions.detections import Detections
 from logn.predictions.store import HEADER_NAME, Predictions, PredictionWriter, StoreHeader
@@ -89,8 +90,7 @@ def predict(
         )
     if overwrite:
         raise InputError("`overwrite` is for classifiers; of a detector a folder is continued, or use a new one.")
-    is_named = isinstance(model, str | os.PathLike)
-    source: Any = detector(model, trust=trust, **hints) if is_named or hints else model
+    source = detector(model, trust=trust, **hints)
     match = match_detector(source, dataset.class_names)
     about = {"images": dataset.images_fingerprint, **(metadata or {})}
     done = _images_done(path, source, dataset, about, dtype, boxes_per_proposal)
@@ -140,24 +140,18 @@ def _write(
             writer.close()
 
 
-def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> ClassMatch:
+def match_detector(source: Detector, label_names: Sequence[str]) -> ClassMatch:
     """Match the classes of a data set with those of a detector: by name, or by position if the detector has no names.
 
     The data set may have other classes too. One without any class of the detector is refused, and so is one with
     another number of classes than a detector without names.
     """
-    lacking = [name for name in ("propose", "num_classes", "background", "activation") if not hasattr(source, name)]
-    if lacking:
-        raise InputError(
-            f"{type(source).__name__} has no `{lacking[0]}`. `logn.detector(model)` wraps models of known frameworks; "
-            "docs/how-to/measure.md shows how to wrap any other."
-        )
-    names = getattr(source, "class_names", None)
-    if names is not None:
-        return match_classes(names, label_names)
+    if source.class_names is not None:
+        return match_classes(source.class_names, label_names)
     if source.num_classes != len(label_names):
+        number = "an unknown number of" if source.num_classes is None else source.num_classes
         raise InputError(
-            f"The detector has {source.num_classes} classes without names, but the data set has {len(label_names)}. "
+            f"The detector has {number} classes without names, but the data set has {len(label_names)}. "
             "Pass `class_names` to match classes by name."
         )
     warn_of_position("labels", label_names)
@@ -166,7 +160,7 @@ def match_detector(source: ProposingDetector, label_names: Sequence[str]) -> Cla
 
 def _images_done(
     path: str | os.PathLike[str],
-    source: ProposingDetector,
+    source: Detector,
     dataset: DetectionDataset,
     metadata: Mapping[str, Any],
     dtype: str,
@@ -178,7 +172,7 @@ def _images_done(
     store = Predictions(path)
     wanted = replace(
         store.header,
-        head=replace(store.header.head, source=fingerprint_of(source)),
+        head=replace(store.header.head, source=source.source),
         dtype=dtype,
         boxes_per_proposal=boxes_per_proposal if store.header.class_boxes else None,
         metadata=dict(metadata),
@@ -193,12 +187,12 @@ def _images_done(
 
 
 def _prepared(
-    source: ProposingDetector, dataset: DetectionDataset, todo: Sequence[int], batch: int
+    source: Detector, dataset: DetectionDataset, todo: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Any]]]:
     """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
 
     def read(indices: Sequence[int]) -> list[Any]:
-        return prepared(source, [dataset.read_image(index) for index in indices])
+        return [source.prepare(dataset.read_image(index)) for index in indices]
 
     batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
     with ThreadPoolExecutor(1) as reader:
@@ -231,14 +225,14 @@ def mask_maker(
         store: The predictions that the detections were decoded from.
         progress: Called with the number of images whenever some are done.
     """
-    source: Any = detector(model)
-    masks: MaskFunction | None = getattr(source, "masks", None)
-    name = type(getattr(source, "model", source)).__name__
+    source = detector(model)
+    masks = source.masks
     if masks is None:
-        raise InputError(f"`masks` is {name}, which has no mask head; leave it out to measure boxes alone.")
-    if fingerprint_of(source) != store.header.head.source:
+        raise InputError(f"`masks` is {source.name}, which has no mask head; leave it out to measure boxes alone.")
+    if source.source != store.header.head.source:
         raise InputError(
-            f"`masks` is {name} with other weights than those that `{store.path}` was predicted with; pass that model."
+            f"`masks` is {source.name} with other weights than those that `{store.path}` was predicted with; pass that "
+            "model."
         )
     dataset: DetectionDataset = DetectionDataset(data) if isinstance(data, str | os.PathLike) else data
     place_of = {image_id: place for place, image_id in enumerate(dataset.image_ids.tolist())}
@@ -285,7 +279,7 @@ def distinct_detections(methods: Sequence[Detections]) -> tuple[Detections, list
 
 
 def _header_of(
-    source: ProposingDetector,
+    source: Detector,
     dataset: DetectionDataset,
     match: ClassMatch,
     example: Proposals,
@@ -296,12 +290,12 @@ def _header_of(
     """The header of a store of this detector's proposals, from those of one image."""
     has_class_boxes = example.boxes.ndim == 3
     return StoreHeader(
-        head_of(source, example, match.model_names),
+        source.head_of(example, match.model_names),
         class_boxes=has_class_boxes,
         dtype=dtype,
         category_ids=tuple(int(number) for number in dataset.category_ids) or None if match.identical else None,
         num_images=len(dataset.image_ids),
         metadata=dict(metadata),
-        postprocessing=getattr(source, "postprocessing", None),
+        postprocessing=source.postprocessing,
         boxes_per_proposal=boxes_per_proposal if has_class_boxes else None,
     )

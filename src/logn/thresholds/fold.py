@@ -12,7 +12,7 @@ from logn.base.files import require_place
 from logn.data.class_names import names_differ
 from logn.errors import InputError
 from logn.models.hints import Hints
-from logn.models.open import open_model
+from logn.models.open import open_correctable
 from logn.models.write import check_suffix, check_target, write_model
 from logn.thresholds.points import FoldedPoints, OperatingPoints
 
@@ -62,7 +62,7 @@ def fold_thresholds(
     name, target = os.fspath(model), Path(output)
     require_place(target)
     check_target(name, target, overwrite=overwrite)
-    opened = open_model(name, Hints(**hints))
+    opened = open_correctable(name, Hints(**hints))
     check_suffix(opened, target)
     opened.check()
     head = opened.head

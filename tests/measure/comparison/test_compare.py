@@ -145,7 +145,7 @@ def test_groups_from_counts_with_own_bounds(softmax_split):
 class BoxesAsMasks:
     """A detector whose masks fill their boxes."""
 
-    fingerprint = None
+    background, activation, fingerprint = 0, "softmax", None
 
     def propose(self, images):
         raise AssertionError("the proposals are in the store")

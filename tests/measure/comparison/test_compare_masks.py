@@ -274,7 +274,7 @@ def test_yolo_masks_are_close_to_those_of_ultralytics(yolo_folder):
     boxes = proposals.boxes[rows].clip(0, [64, 48, 64, 48])
     made = list(detector.masks(prepared, boxes, np.zeros(len(rows), int), rows))
     with torch.inference_mode():
-        (output, prototypes), _ = detector.model(detector._batch([prepared]))
+        (output, prototypes), _ = detector.network(torch.from_numpy(prepared.pixels).permute(2, 0, 1)[None] / 255)
     coefficients = output[0, 8:].T[rows]
     given = prototypes[0], coefficients, torch.from_numpy(boxes), image.shape[:2]
     expected = ops.process_mask_native(*given).numpy() > 0

@@ -70,7 +70,7 @@ def class_map():
 def agreement():
     """Check a model: `own_logits(model)` runs it and gives each stage's logits (rows, columns) by its own means."""
 
-    def check(model, own_logits, *, fold_refused=None, tolerance=1e-4):
+    def check(model, own_logits, *, fold_refused=None, rtol=1e-5):
         layer = locate_logits(model)
         columns = count_columns(model, layer)
         weights = copy.deepcopy(model.state_dict())
@@ -83,10 +83,11 @@ def agreement():
         for recorded, rows in zip(moments, plain, strict=True):
             assert rows.std() > 0.1
             assert recorded.count.tolist() == [len(rows)] * columns
-            np.testing.assert_allclose(recorded.mean, rows.mean(axis=0), rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(recorded.variance, rows.var(axis=0, ddof=1), rtol=1e-4, atol=1e-9)
+            np.testing.assert_allclose(recorded.mean, rows.mean(axis=0), rtol=rtol, atol=rtol / 10)
+            np.testing.assert_allclose(recorded.variance, rows.var(axis=0, ddof=1), rtol=10 * rtol, atol=1e-9)
             assert recorded.head.background == layer.background
             assert recorded.head.activation == layer.activation
+            assert recorded.head.population == layer.population
 
         maps = [random_map(columns, layer.background, seed) for seed in range(layer.num_stages)]
         affine = maps if layer.stages else maps[0]
@@ -97,7 +98,7 @@ def agreement():
             after = own_logits(model)
         assert all(torch.equal(tensor, weights[key]) for key, tensor in model.state_dict().items())
         for rows, mapped, again, wanted in zip(plain, attached, after, expected, strict=True):
-            np.testing.assert_allclose(mapped, wanted, atol=tolerance, rtol=0)
+            np.testing.assert_allclose(mapped, wanted, atol=1e-4, rtol=0)
             np.testing.assert_array_equal(again, rows)
 
         folded = copy.deepcopy(model)
@@ -111,8 +112,8 @@ def agreement():
         assert folded.state_dict().keys() == weights.keys()
         with torch.inference_mode():
             for mapped, wanted in zip(own_logits(folded), expected, strict=True):
-                np.testing.assert_allclose(mapped, wanted, atol=tolerance, rtol=0)
-        with pytest.raises(InputError, match="has a map folded into it"):
+                np.testing.assert_allclose(mapped, wanted, atol=1e-4, rtol=0)
+        with pytest.raises(InputError, match="folded"):
             fold(folded, layer, affine)
         return layer, folded
 
@@ -139,12 +140,7 @@ def refusal():
         rename(model, layer, "labels")
         with pytest.raises(InputError) as caught:
             locate_logits(model, num_columns=columns)
-        message = str(caught.value)
-        kind = type(model.get_submodule(renamed)).__name__
-        assert f"`{type(model).__name__}`" in message
-        assert f'logn.LogitLayer("{renamed}"' in message
-        assert f"{renamed} ({kind}, " in message
-        assert "\n" not in message
+        assert f'logn.LogitLayer("{renamed}"' in str(caught.value)
 
     return check
 
@@ -153,12 +149,7 @@ def decoded_as_the_framework_does(detector, images, folder, **changes):
     """The detections of each image, decoded from stored proposals with the settings that the adapter names."""
     found = [detector.propose([image])[0] for image in images]  # as there: a batch is computed in another order
     header = StoreHeader(
-        Head(
-            found[0].num_columns,
-            background=detector.background,
-            activation=detector.activation,
-            objectness=found[0].objectness is not None,
-        ),
+        detector.head_of(found[0]),
         class_boxes=found[0].boxes.ndim == 3,
         dtype="float32",
         postprocessing=detector.postprocessing,

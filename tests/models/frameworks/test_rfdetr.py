@@ -117,7 +117,7 @@ def test_folding_leaves_the_proposals_alone(class_map, spread):
 
 def test_the_column_that_is_no_class_is_to_be_named(spread):
     model = make(spread)
-    with pytest.warns(UserWarning, match=r"the last \(5\) .*dataclasses\.replace\(layer, unused=\[5\]\)"):
+    with pytest.warns(UserWarning, match=r"unused=\[5\]"):
         layer = locate_logits(model)
     with record(model, dataclasses.replace(layer, unused=(CLASSES,))) as moments:
         outputs(model)
@@ -128,12 +128,11 @@ def test_the_column_that_is_no_class_is_to_be_named(spread):
 
 def test_layers_that_cannot_be_known_are_not_guessed(spread):
     """Keypoints add to the logits; a renamed layer has as many columns as those that pick proposals."""
-    with pytest.raises(InputError, match=r'`LWDETR`, .*LogitLayer\("class_embed".* layers are class_embed \(Linear'):
+    with pytest.raises(InputError, match="class_embed"):
         locate_logits(make(spread, use_grouppose_keypoints=True))
     model = make(spread)
     model.labels = model._modules.pop("class_embed")
-    message = r"`LWDETR`, .*enc_out_class_embed\.0 .*labels \(Linear, 6"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="labels"):
         locate_logits(model, num_columns=CLASSES + 1)
     outer = nn.Module()
     outer.model = make(spread)
@@ -176,7 +175,11 @@ def test_decoded_proposals_are_the_detections_of_rfdetr(same_detections, picture
 def test_the_column_that_is_no_class_is_left_out():
     found = logn.detector(RFDETRNano([*"abcde"]))
     assert isinstance(found, RFDetrDetector)
-    assert (found.class_columns, found.class_names, found.num_classes) == ((0, 1, 2, 3, 4), tuple("abcde"), CLASSES)
+    assert (found.head.foreground.tolist(), found.class_names, found.num_classes) == (
+        [*range(5)],
+        tuple("abcde"),
+        CLASSES,
+    )
     assert found.logit_layer.unused == (5,)
     assert found.propose([torch.rand(3, 40, 50)])[0].num_columns == CLASSES + 1
 
@@ -185,12 +188,12 @@ def test_published_weights_count_by_the_ids_of_coco(monkeypatch):
     coco = SimpleNamespace(COCO_CLASSES={1: "person", 2: "bicycle", 4: "motorcycle"})
     monkeypatch.setattr("logn.models.frameworks.rfdetr.import_module", lambda name: coco)
     found = RFDetrDetector(RFDETRNano(["person", "bicycle", "motorcycle"], num_classes=90))
-    assert (found.class_columns, found.class_names) == ((1, 2, 4), ("person", "bicycle", "motorcycle"))
-    assert RFDetrDetector(RFDETRNano(["cup", "fork"], num_classes=90)).class_columns == (0, 1)
+    assert (found.head.foreground.tolist(), found.class_names) == ([1, 2, 4], ("person", "bicycle", "motorcycle"))
+    assert RFDetrDetector(RFDETRNano(["cup", "fork"], num_classes=90)).head.foreground.tolist() == [0, 1]
 
 
 def test_what_was_made_ready_for_inference_is_refused():
     detector = RFDETRNano([*"abcde"])
     detector._is_optimized_for_inference = True
-    with pytest.raises(InputError, match=r"`rfdetr`, .*before optimize_for_inference, but got RFDETRN"):
+    with pytest.raises(InputError, match="`detector`"):
         RFDetrDetector(detector)

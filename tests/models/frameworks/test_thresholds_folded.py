@@ -129,7 +129,7 @@ def test_an_exported_file_decides_as_the_thresholds_do(tmp_path, spread):
     assert done.rows > 0
     after = onnx_outputs(tmp_path / "out.onnx")[0][:, 4:]
     np.testing.assert_array_equal(after >= AT, plain >= thresholds[:, None])
-    with pytest.raises(logn.InputError, match="has a map folded into it already"):
+    with pytest.raises(logn.InputError, match="folded"):
         fold_thresholds(tmp_path / "out.onnx", given, tmp_path / "again.onnx", class_names=NAMES)
 
 
@@ -174,7 +174,7 @@ class TestWithAnObjectness:
         after, scaled = self.scores(tmp_path / "out.onnx")
         np.testing.assert_array_equal(after[..., :5], before[..., :5])
         np.testing.assert_array_equal(scaled >= AT, scores >= thresholds)
-        with pytest.raises(logn.InputError, match="has a map folded into it already"):
+        with pytest.raises(logn.InputError, match="folded"):
             fold_thresholds(tmp_path / "out.onnx", given, tmp_path / "again.onnx", class_names=NAMES)
 
     @pytest.mark.parametrize("thresholds", ["f1", {"car": 0.6, "bus": 0.1, "default": 0.3}])
@@ -231,7 +231,7 @@ class TestModelFiles:
         np.testing.assert_allclose(after, before + shifts, atol=2e-3)  # of weights in half precision
         clear = np.abs(before - self.odds) > 5e-3
         np.testing.assert_array_equal(kept(after, AT)[clear], kept(before, self.thresholds)[clear])
-        with pytest.raises(logn.InputError, match="holds a correction already"):
+        with pytest.raises(logn.InputError, match="holds a correction"):
             fold_thresholds(out, self.given, tmp_path / "again.pt", trust=True)
         assert not (tmp_path / "again.pt").exists()
         with pytest.raises(logn.InputError, match="is a pickle"):
@@ -247,7 +247,7 @@ class TestModelFiles:
         (tmp_path / "out.pt").rename(elsewhere / "moved.pt")
         YOLO(elsewhere / "moved.pt").save(elsewhere / "saved.pt")
         for name in ("moved.pt", "saved.pt"):
-            with pytest.raises(logn.InputError, match=f"{name}` holds a correction already; use the model as it is"):
+            with pytest.raises(logn.InputError, match=f"{name}` holds a correction"):
                 fold_thresholds(elsewhere / name, self.given, tmp_path / "again.pt", trust=True)
 
     def test_a_hugging_face_folder_takes_thresholds(self, tmp_path, spread):
@@ -323,9 +323,9 @@ def test_a_softmax_keeps_what_is_said_or_is_refused(tmp_path, spread, yolo_folde
     assert not folded.is_exact
     assert 0 < folded.kept <= 1
     if folded.kept < 1:
-        with pytest.raises(logn.InputError, match="With a softmax, one threshold of"):
+        with pytest.raises(logn.InputError, match="softmax"):
             points.affine(points.common, tmp_path / "store", at_least=folded.kept + 1e-6)
-    with pytest.raises(logn.InputError, match="Thresholds for a softmax are folded with predictions"):
+    with pytest.raises(logn.InputError, match="softmax"):
         points.affine()
 
 
@@ -340,5 +340,5 @@ def test_no_shift_follows_a_centerness(tmp_path):
     )
     images = [lambda: np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)] * 2
     model, thresholds = f"{tmp_path / 'fcos.py'}:build", logn.OperatingPoints.from_thresholds(dict.fromkeys(NAMES, 0.5))
-    with pytest.raises(logn.InputError, match="No shift of the logits acts as thresholds on scores that an objectness"):
+    with pytest.raises(logn.InputError, match="objectness"):
         logn.correct(model, images, thresholds=thresholds, method="none")

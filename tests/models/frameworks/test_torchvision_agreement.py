@@ -14,13 +14,8 @@ from torchvision.models.detection import ssd
 from torchvision.models.vgg import make_layers
 
 from logn.correction.calibrate import calibrate
-from logn.methods.affine import ClassAffine
 from logn.models.layer import find_modules
 from logn.models.locate import locate_logits
-from logn.models.torch.attach import attach
-from logn.models.torch.fold import fold
-from logn.models.torch.record import record
-from logn.statistics.head import Head
 
 COLUMNS = 5
 SMALL = {"min_size": 64, "max_size": 96}
@@ -49,13 +44,12 @@ def original(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssd, "vgg16", thin_vgg16)
         model = getattr(torchvision.models.detection, name)(**options).eval()
-    layer = locate_logits(model)
     with torch.no_grad():
-        for module in find_modules(model, layer):
+        for module in find_modules(model, locate_logits(model)):
             # Larger than the initial weights, so that anchors and classes give clearly different logits.
             module.weight.normal_(std=0.05)
             module.bias.normal_()
-    return model, layer
+    return model
 
 
 def images():
@@ -78,46 +72,16 @@ def torchvision_logits(model):
     return seen[0].reshape(-1, COLUMNS).numpy()
 
 
-def random_map(background):
-    generator = np.random.default_rng(2)
-    return ClassAffine(
-        generator.uniform(0.5, 2.0, COLUMNS), generator.normal(size=COLUMNS), head=Head(background=background)
-    )
-
-
 @pytest.mark.parametrize("name", DETECTORS)
-def test_recorded_attached_and_folded_agree_with_torchvision(name):
-    model, layer = original(name)
-    weights = copy.deepcopy(model.state_dict())
-    with record(model, layer) as moments:
-        plain = torchvision_logits(model)
-    assert moments.count.tolist() == [len(plain)] * COLUMNS
-    np.testing.assert_allclose(moments.mean, plain.mean(axis=0, dtype=np.float64), rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(moments.variance, plain.astype(np.float64).var(axis=0, ddof=1), rtol=1e-5)
-    assert moments.head.activation == layer.activation
-    assert moments.head.population == layer.population
-
-    affine = random_map(layer.background)
-    expected = affine(plain)
-    with attach(model, layer, affine):
-        attached = torchvision_logits(model)
-
-    folded_model = copy.deepcopy(model)
-    fold(folded_model, layer, affine)
-    folded = torchvision_logits(folded_model)
-    np.testing.assert_allclose(attached, expected, atol=1e-4, rtol=0)
-    np.testing.assert_allclose(folded, expected, atol=1e-4, rtol=0)
-
-    assert folded_model.state_dict().keys() == weights.keys()
-    assert all(torch.equal(tensor, weights[key]) for key, tensor in model.state_dict().items())
+def test_recorded_attached_and_folded_agree_with_torchvision(name, agreement):
+    agreement(original(name), lambda model: [torchvision_logits(model)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
-def test_the_other_order_of_anchors_would_be_seen(name):
-    model, layer = original(name)
-    affine = random_map(layer.background)
-    expected = affine(torchvision_logits(model))
-    wrong = copy.deepcopy(model)
+def test_the_other_order_of_anchors_would_be_seen(name, class_map):
+    model = original(name)
+    layer, affine = locate_logits(model), class_map(COLUMNS)
+    expected, wrong = affine(torchvision_logits(model)), copy.deepcopy(model)
     with torch.no_grad():
         for index, module in enumerate(find_modules(wrong, layer)):
             scale = torch.tensor(affine.scale).float().repeat_interleave(layer.anchors_of(index))
@@ -129,7 +93,7 @@ def test_the_other_order_of_anchors_would_be_seen(name):
 
 @pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fcos_resnet50_fpn"])
 def test_calibrate_moves_the_means_together(name):
-    model = copy.deepcopy(original(name)[0])
+    model = copy.deepcopy(original(name))
     model.train()
     model.backbone.eval()
     targets = [{"boxes": torch.zeros(0, 4)}, {"boxes": torch.zeros(0, 4)}]

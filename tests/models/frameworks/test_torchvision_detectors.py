@@ -106,14 +106,7 @@ def made_model(name):
 def stored(detector, folder, pictures):
     proposals = [detector.propose([picture])[0] for picture in pictures]  # in a batch, images are padded to one size
     header = StoreHeader(
-        Head.of_classes(
-            None,
-            proposals[0].num_columns,
-            background=detector.background,
-            class_columns=detector.class_columns,
-            activation=detector.activation,
-            objectness=proposals[0].objectness is not None,
-        ),
+        detector.head_of(proposals[0]),
         dtype="float32",
         class_boxes=proposals[0].boxes.ndim == 3,
         postprocessing=detector.postprocessing,
@@ -148,7 +141,7 @@ def test_decode_equals_the_final_output_of_the_model(name, tmp_path):
     found = decode(store, affine, DecodeSettings.of_framework(detector.postprocessing))
     for number, expected in enumerate(outputs):
         here = found.take(found.image_index == number)
-        np.testing.assert_array_equal(np.array(detector.class_columns)[here.labels], expected["labels"])
+        np.testing.assert_array_equal(detector.head.foreground[here.labels], expected["labels"])
         np.testing.assert_allclose(here.scores, expected["scores"], atol=1e-5)
         np.testing.assert_allclose(here.boxes, expected["boxes"], atol=1e-4, rtol=1e-5)
     assert len(found) > 30
@@ -189,14 +182,14 @@ def test_the_adapter_says_what_the_model_is_and_may_keep_fewer_anchors(name):
     model = made_model(name)
     detector = TorchvisionDetector(model, class_names=["none", *"abcdef"])
     assert (detector.num_classes, detector.class_names) == (CLASSES, tuple("abcdef"))
-    assert detector.background == (0 if detector.activation == "softmax" else None)
-    assert detector.class_columns == tuple(range(1, CLASSES + 1))
+    assert detector.head.background == (0 if detector.head.activation == "softmax" else None)
+    assert detector.head.foreground.tolist() == [*range(1, CLASSES + 1)]
     every = detector.propose(images()[:1])[0]
     assert every.num_columns == CLASSES + 1
     few = TorchvisionDetector(model, anchors_per_level=5)
-    assert few.population == "kept anchors"
+    assert few.head.population == "kept anchors"
     assert len(few.propose(images()[:1])[0].logits) <= 5 * 6 < len(every.logits)
-    with pytest.raises(InputError, match="`class_names` to name the 6 classes, or all 7 columns, but got 3"):
+    with pytest.raises(InputError, match="`class_names`"):
         TorchvisionDetector(model, class_names="abc")
 
 
@@ -216,7 +209,7 @@ def test_a_column_that_is_left_out_and_scores_highest_is_warned_of(bias):
 
 
 def test_what_is_no_detector_is_refused():
-    with pytest.raises(InputError, match="to be a detector of torchvision"):
+    with pytest.raises(InputError, match="`model`"):
         TorchvisionDetector(torch.nn.Linear(2, 3))
-    with pytest.raises(InputError, match="Expected `model` to be a detector of torchvision, MMDetection"):
+    with pytest.raises(InputError, match="`model`"):
         logn.detector(torch.nn.Linear(2, 3))

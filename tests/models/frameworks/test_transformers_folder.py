@@ -137,7 +137,7 @@ def test_text_classifiers_are_corrected_in_python(name, path, config, noise, tmp
 
 def test_language_models_that_score_each_token_are_not_known():
     config = hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=2, num_labels=4, bos_token_id=1, eos_token_id=2)
-    with pytest.raises(InputError, match="`GPT2ForSequenceClassification`"):
+    with pytest.raises(InputError, match="GPT2ForSequenceClassification"):
         locate_logits(hf.GPT2ForSequenceClassification(config))
 
 

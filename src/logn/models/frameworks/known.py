@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from logn.models.frameworks.mmdetection import MMDetectionDetector, locate_in_mmdetection
-from logn.models.frameworks.rfdetr import RFDetrDetector, locate_in_rfdetr
-from logn.models.frameworks.shared import class_names
-from logn.models.frameworks.torchvision import TorchvisionDetector, locate_in_torchvision
-from logn.models.frameworks.transformers import TransformersDetector, locate_in_transformers
-from logn.models.frameworks.ultralytics import UltralyticsDetector, locate_in_ultralytics
+from logn.models.detector import Detector
+from logn.models.frameworks import mmdetection, rfdetr, torchvision, transformers, ultralytics
+from logn.models.frameworks.shared import Locator, kinds_of, locate_inside
 from logn.models.layer import LogitLayer
 
 if TYPE_CHECKING:
@@ -29,16 +26,16 @@ class Framework(NamedTuple):
 
     name: str
     package: str
-    locate: Callable[[nn.Module], LogitLayer | None]
-    detector: Callable[..., Any]
+    locate: Locator
+    detector: Callable[..., Detector]
 
 
 FRAMEWORKS = (
-    Framework("torchvision", "torchvision.models.detection", locate_in_torchvision, TorchvisionDetector),
-    Framework("MMDetection", "mmdet", locate_in_mmdetection, MMDetectionDetector),
-    Framework("transformers", "transformers", locate_in_transformers, TransformersDetector),
-    Framework("Ultralytics", "ultralytics", locate_in_ultralytics, UltralyticsDetector),
-    Framework("RF-DETR", "rfdetr", locate_in_rfdetr, RFDetrDetector),
+    Framework("torchvision", torchvision.PACKAGE, torchvision.locate, torchvision.TorchvisionDetector),
+    Framework("MMDetection", mmdetection.PACKAGE, mmdetection.locate, mmdetection.MMDetectionDetector),
+    Framework("transformers", transformers.PACKAGE, transformers.locate, transformers.TransformersDetector),
+    Framework("Ultralytics", ultralytics.PACKAGE, ultralytics.locate, ultralytics.UltralyticsDetector),
+    Framework("RF-DETR", rfdetr.PACKAGE, rfdetr.locate, rfdetr.RFDetrDetector),
 )
 NAMES = f"{', '.join(framework.name for framework in FRAMEWORKS[:-1])} or {FRAMEWORKS[-1].name}"
 
@@ -51,9 +48,10 @@ def framework_of(model: object) -> Framework | None:
         >>> framework_of(build(weights=None, weights_backbone=None)).name
         'torchvision'
     """
-    return next((framework for framework in FRAMEWORKS if class_names(model, framework.package)), None)
+    return next((framework for framework in FRAMEWORKS if kinds_of(model, framework.package)), None)
 
 
 def locate_by_name(model: nn.Module) -> LogitLayer | None:
     """The class layer of a model of a known framework, also of one inside another module; None if there is none."""
-    return next(filter(None, (framework.locate(model) for framework in FRAMEWORKS)), None)
+    layers = (locate_inside(model, framework.package, framework.locate) for framework in FRAMEWORKS)
+    return next(filter(None, layers), None)

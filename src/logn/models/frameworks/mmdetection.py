@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from logn.base.boxes import corners_of
 from logn.errors import InputError, warn
-from logn.models.frameworks.shared import class_names, modules_from, run_until
-from logn.models.images import Rgb, as_rgb
+from logn.models.detector import Detector
+from logn.models.frameworks.shared import calls_of, kinds_of, locate_inside
+from logn.models.images import as_rgb
 from logn.models.layer import LogitLayer, output_width
-from logn.models.proposals import MaskFunction, Postprocessing, Proposals
-
-if TYPE_CHECKING:
-    from torch import nn
-
+from logn.models.proposals import Postprocessing, Proposals
 
 PACKAGE = "mmdet"
 # The class convolution of dense heads, by the name that each gives it.
@@ -36,35 +34,39 @@ DENSE_LAYERS = (
 NOT_KNOWN = {"TOODHead", "YOLOFHead", "RepPointsHead", "YOLOV3Head", "CenterNetHead", "RPNHead"}
 
 
-def locate_in_mmdetection(model: nn.Module) -> LogitLayer | None:
-    """The class logits of an MMDetection detector, also of one inside another module; None when there is none."""
-    for prefix, module, _ in modules_from(model, PACKAGE):
-        region = getattr(getattr(module, "roi_head", None), "bbox_head", None)
-        if region is not None:
-            return _region_based(module.roi_head, region, f"{prefix}roi_head.bbox_head")
-        for name in ("bbox_head", "panoptic_head"):
-            head = getattr(module, name, None)
-            if head is not None:
-                return _query_based(head, f"{prefix}{name}") or _dense(head, f"{prefix}{name}")
+_HEADS = ("roi_head", "bbox_head", "panoptic_head")
+
+
+def locate(module: Any, kinds: set[str]) -> LogitLayer | None:
+    """The class logits of an MMDetection detector; None when there is none."""
+    if any(kind.endswith("RoIHead") for kind in kinds):  # it has a head of its own, which is that of its detector
+        return None
+    roi_head = getattr(module, "roi_head", None)
+    if getattr(roi_head, "bbox_head", None) is not None:
+        return _region_based(roi_head)
+    for name in ("bbox_head", "panoptic_head"):
+        head = getattr(module, name, None)
+        if head is not None:
+            return _query_based(head, name) or _dense(head, name)
     return None
 
 
-def _region_based(roi_head: Any, bbox_head: Any, root: str) -> LogitLayer | None:
+def _region_based(roi_head: Any) -> LogitLayer | None:
     """Faster, Mask and Cascade R-CNN: `fc_cls`, Linear or NormedLinear, background last.
 
     Seesaw's loss adds a pair of objectness columns behind the classes and has no background among them.
     """
-    cascade = type(bbox_head).__name__ == "ModuleList"
-    heads = list(bbox_head) if cascade else [bbox_head]
+    cascade = type(roi_head.bbox_head).__name__ == "ModuleList"
+    heads = _stages(roi_head)
     layers = [getattr(head, "fc_cls", None) for head in heads]
     if any(output_width(layer) is None for layer in layers):
         return None
+    root = "roi_head.bbox_head"
     paths = [f"{root}.{stage}.fc_cls" for stage in range(len(heads))] if cascade else [f"{root}.fc_cls"]
-    if "SparseRoIHead" in class_names(roi_head, PACKAGE):
+    if "SparseRoIHead" in kinds_of(roi_head, PACKAGE):
         # Sparse R-CNN refines its queries stage by stage; only the last stage's classes are predicted.
         paths, cascade = paths[-1:], False
-    classes = int(heads[-1].num_classes)
-    extra = (output_width(layers[-1]) or 0) - classes
+    extra = (output_width(layers[-1]) or 0) - int(heads[-1].num_classes)
     sigmoid = bool(getattr(getattr(heads[-1], "loss_cls", None), "use_sigmoid", False)) and extra != 2
     return LogitLayer(
         tuple(paths) if cascade else paths[0],
@@ -76,46 +78,49 @@ def _region_based(roi_head: Any, bbox_head: Any, root: str) -> LogitLayer | None
     )
 
 
+def _stages(roi_head: Any) -> list[Any]:
+    """The heads of the stages of a cascade; else the only one."""
+    heads = roi_head.bbox_head
+    return list(heads) if type(heads).__name__ == "ModuleList" else [heads]
+
+
 def _query_based(head: Any, root: str) -> LogitLayer | None:
     """DETRs and mask transformers."""
     sigmoid = bool(getattr(getattr(head, "loss_cls", None), "use_sigmoid", False))
-    background = None if sigmoid else -1
-    activation = "sigmoid" if sigmoid else "softmax"
+    known: dict[str, Any] = {
+        "background": None if sigmoid else -1,
+        "activation": "sigmoid" if sigmoid else "softmax",
+        "population": "queries",
+    }
     branches = getattr(head, "cls_branches", None)
     if branches is not None:
         # A two-stage model has one branch more, which picks the encoder's proposals.
         last = len(branches) - (2 if getattr(head, "as_two_stage", False) else 1)
-        if output_width(branches[last]) is None:
-            return None
-        return LogitLayer(
-            f"{root}.cls_branches.{last}", background=background, activation=activation, population="queries"
-        )
+        return None if output_width(branches[last]) is None else LogitLayer(f"{root}.cls_branches.{last}", **known)
     for name in ("fc_cls", "cls_embed"):
         if output_width(getattr(head, name, None)) is not None:
             # Mask2Former calls it after every decoder layer, the others once on all layers stacked.
-            part = "call" if "Mask2FormerHead" in class_names(head, PACKAGE) else "slice"
-            return LogitLayer(
-                f"{root}.{name}", background=background, activation=activation, population="queries", final_only=part
-            )
+            part = "call" if "Mask2FormerHead" in kinds_of(head, PACKAGE) else "slice"
+            return LogitLayer(f"{root}.{name}", final_only=part, **known)
     return None
 
 
 def _dense(head: Any, root: str) -> LogitLayer | None:
     """RetinaNet, ATSS, FCOS, RTMDet, YOLOX, SSD: convolutions, `channel = anchor * columns + class`."""
-    if class_names(head, PACKAGE) & NOT_KNOWN or not hasattr(head, "cls_out_channels"):
+    if kinds_of(head, PACKAGE) & NOT_KNOWN or not hasattr(head, "cls_out_channels"):
         return None
     columns = int(head.cls_out_channels)
     sigmoid = bool(getattr(head, "use_sigmoid_cls", True))
     for name in DENSE_LAYERS:
-        found = _convolutions(getattr(head, name, None), f"{root}.{name}", columns)
-        if found:
-            anchors = tuple(width // columns for width in found.values())
+        widths = _convolutions(getattr(head, name, None), f"{root}.{name}", columns)
+        if widths:
+            paths, anchors = tuple(widths), tuple(width // columns for width in widths.values())
             return LogitLayer(
-                tuple(found) if len(found) > 1 else next(iter(found)),
+                paths if len(paths) > 1 else paths[0],
                 background=None if sigmoid else -1,
                 activation="sigmoid" if sigmoid else "softmax",
                 class_axis=1,
-                anchors=anchors if len(found) > 1 else anchors[0],
+                anchors=anchors if len(anchors) > 1 else anchors[0],
                 num_columns=columns,
                 population="all anchors",
             )
@@ -129,13 +134,13 @@ def _convolutions(module: Any, path: str, columns: int) -> dict[str, int]:
         return {path: width} if width % columns == 0 else {}
     if type(module).__name__ != "ModuleList":
         return {}
-    found: dict[str, int] = {}
+    widths: dict[str, int] = {}
     for level, block in module.named_children():
         inside = [(name, output_width(part)) for name, part in block.named_modules() if output_width(part) is not None]
         if not inside or inside[-1][1] is None or inside[-1][1] % columns:
             return {}
-        found[f"{path}.{level}" + (f".{inside[-1][0]}" if inside[-1][0] else "")] = inside[-1][1]
-    return found
+        widths[f"{path}.{level}" + (f".{inside[-1][0]}" if inside[-1][0] else "")] = inside[-1][1]
+    return widths
 
 
 # Masks of an image that are in memory as pixels at the same time.
@@ -152,12 +157,12 @@ class _Piped(NamedTuple):
     width: int
 
 
-class MMDetectionDetector:
+class MMDetectionDetector(Detector):
     """A detector of MMDetection: R-CNNs, cascades, RetinaNet and similar, RTMDet, YOLOX, DETRs.
 
-    Each image goes alone through the framework's own test pipeline and its own `predict`, up to where its head would
-    turn logits into scores: what the head was about to decode are the proposals. A cascade gives the mean of its
-    stages' logits, as the framework takes it. The model stays in evaluation mode.
+    Each image goes alone through the framework's own test pipeline and its own network: what the head is about to
+    decode are the proposals. A cascade gives the mean of its stages' logits, as the framework takes it. The model stays
+    in evaluation mode.
 
     Args:
         model: The model, as `mmdet.apis.init_detector` makes it.
@@ -169,107 +174,92 @@ class MMDetectionDetector:
     def __init__(
         self, model: Any, pipeline: Sequence[Any] | None = None, *, anchors_per_level: int | None = None
     ) -> None:
-        import torch
-
-        layer = locate_in_mmdetection(model)
+        layer = locate_inside(model, PACKAGE, locate)
         reader = _reader(model) if layer is not None else None
         if layer is None or reader is None:
+            heads = [type(getattr(model, name)).__name__ for name in _HEADS if hasattr(model, name)]
             raise InputError(
                 "Expected `model` to be a detector of MMDetection whose head is known, but got "
-                f"{type(model).__name__} with {_head_names(model)}."
+                f"{type(model).__name__} with {' and '.join(heads) or 'no head'}."
             )
-        self._torch, self.model, self._reader = torch, model.eval(), reader
         if isinstance(reader, _DenseReader) and anchors_per_level is not None:
             reader.kept = anchors_per_level
-        self.logit_layer = layer
-        self.population = "kept anchors" if getattr(reader, "kept", None) else layer.population
-        self.background, self.activation = layer.background, layer.activation or "sigmoid"
-        self.num_classes = int(reader.head.num_classes)
-        named = (getattr(model, "dataset_meta", None) or {}).get("classes") or ()
-        self.class_names = tuple(named) if len(named) == self.num_classes else None
+        names = tuple((getattr(model, "dataset_meta", None) or {}).get("classes") or ())
+        names_fit = len(names) == reader.head.num_classes
+        super().__init__(model, layer, names if names_fit else None, population="kept anchors" if reader.kept else None)
         self.postprocessing = reader.postprocessing()
-        self._pipeline = _composed(model, pipeline)
+        self.masks = self._masks if getattr(getattr(model, "roi_head", None), "with_mask", False) else None
+        self._reader, self._pipeline = reader, _composed(model, pipeline)
 
-    def prepare(self, image: Rgb) -> _Piped:
-        """An RGB image as the test pipeline leaves it."""
-        height, width = image.shape[:2]
+    def prepare(self, image: Any) -> _Piped:
+        """An image as the test pipeline leaves it."""
+        if isinstance(image, _Piped):
+            return image
+        pixels = as_rgb(image)
         # The framework reads files as BGR.
-        return _Piped(self._pipeline({"img": np.ascontiguousarray(image[..., ::-1]), "img_id": 0}), height, width)
+        piped = self._pipeline({"img": np.ascontiguousarray(pixels[..., ::-1]), "img_id": 0})
+        return _Piped(piped, *pixels.shape[:2])
 
-    def run(self, images: Sequence[Any]) -> None:
-        """Run the model up to where its head would turn logits into scores."""
-        with self._torch.inference_mode():
-            for image in images:
-                self._reader.reach(self._predictor(self._piped(image))[0])
+    @torch.inference_mode()
+    def run(self, images: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+        """For each image what its head is about to decode, and what the pipeline did to it."""
+        return [self._run(**self._batch(self.prepare(image))) for image in images]
 
+    def _run(self, inputs: Any, data_samples: Any) -> tuple[Any, Mapping[str, Any]]:
+        return self._reader.run(self.network, inputs, data_samples), data_samples[0].metainfo
+
+    @torch.inference_mode()
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
-        """Boxes and logits of each image: prepared ones, RGB arrays, or float tensors `(3, H, W)` in 0..1."""
-        with self._torch.inference_mode():
-            return [self._propose(self._piped(image)) for image in images]
-
-    @property
-    def masks(self) -> MaskFunction | None:
-        """Masks of detections, from the framework's own `predict_mask`; None for a model without a mask head."""
-        roi_head = getattr(self.model, "roi_head", None)
-        return self._masks if getattr(roi_head, "with_mask", False) else None
+        """Boxes and logits of each image."""
+        proposals = []
+        for image in map(self.prepare, images):
+            ((output, meta),) = self.run([image])
+            boxes, logits, objectness = self._reader.rows(output, meta)
+            pixels = (boxes / boxes.new_tensor(meta["scale_factor"]).repeat(2)).float()
+            objectness = None if objectness is None else objectness.float()
+            proposals.append(Proposals(pixels, logits.float(), image.height, image.width, objectness=objectness))
+        return proposals
 
     def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
-        torch, kind = self._torch, import_module("mmengine.structures").InstanceData
+        instances = import_module("mmengine.structures").InstanceData
         with torch.inference_mode():
-            data = self._batch(self._piped(image))
-            features, meta = self.model.extract_feat(data["inputs"]), data["data_samples"][0].metainfo
+            data = self._batch(self.prepare(image))
+            features, meta = self.network.extract_feat(data["inputs"]), data["data_samples"][0].metainfo
             scale = features[0].new_tensor(meta["scale_factor"]).repeat(2)
             for start in range(0, len(boxes), _MASKS_AT_ONCE):
                 part = slice(start, start + _MASKS_AT_ONCE)
-                given = kind(
+                detections = instances(
                     # As the network sees them: they are brought back with the masks.
                     bboxes=torch.as_tensor(boxes[part], device=scale.device) * scale,
                     labels=torch.as_tensor(classes[part], device=scale.device).long(),
                     scores=scale.new_ones(len(boxes[part])),
                 )
-                (made,) = self.model.roi_head.predict_mask(features, [meta], [given], rescale=True)
-                yield from made.masks.cpu().numpy()
-
-    def _piped(self, image: Any) -> _Piped:
-        return image if isinstance(image, _Piped) else self.prepare(as_rgb(image))
-
-    def _predictor(self, image: _Piped) -> tuple[Callable[[], object], Mapping[str, Any]]:
-        """What runs the framework's `predict` on an image, and what the pipeline did to it."""
-        data = self._batch(image)
-        return lambda: self.model.predict(**_as_predicted(data)), data["data_samples"][0].metainfo
+                (masked,) = self.network.roi_head.predict_mask(features, [meta], [detections], rescale=True)
+                yield from masked.masks.cpu().numpy()
 
     def _batch(self, image: _Piped) -> dict[str, Any]:
         data = {"inputs": [image.inputs["inputs"]], "data_samples": [image.inputs["data_samples"]]}
-        return dict(self.model.data_preprocessor(data, False))
-
-    def _propose(self, image: _Piped) -> Proposals:
-        run, meta = self._predictor(image)
-        boxes, logits, objectness = self._reader.rows(self._reader.reach(run), meta)
-        scale = boxes.new_tensor(meta["scale_factor"]).repeat(2)
-        boxes = (boxes / scale).float()
-        return Proposals(boxes, logits.float(), image.height, image.width, objectness=_float(objectness))
+        return dict(self.network.data_preprocessor(data, False))
 
 
 class _Reader:
-    """Which method of a head gets the logits, and how they and the boxes are read there."""
+    """How far a model runs on one image, and how boxes and logits are read from what it gives there.
 
-    method = "predict_by_feat"
+    The framework's own `predict` runs on plainly where that costs next to nothing.
+    """
 
-    def __init__(self, owner: Any, head: Any, config: Any) -> None:
-        self.owner, self.head, self.config = owner, head, config or {}
+    kept: int | None = None
 
-    def reach(self, run: Callable[[], object]) -> dict[str, Any]:
-        """What the method is given when `run` reaches it."""
-        given = run_until(self.owner, self.method, run, self.wanted)
-        if given is None:
-            name = type(self.head).__name__
-            raise InputError(f"The model never calls `{self.method}` of its {name}: no logits to read.")
-        return given
+    def __init__(self, head: Any, config: Any) -> None:
+        self.head, self.config = head, config or {}
 
-    def wanted(self, given: dict[str, Any]) -> bool:
-        return True
+    def run(self, model: Any, inputs: Any, samples: Any) -> Any:
+        """What the head gives."""
+        with calls_of(self.head) as calls:
+            model.predict(inputs, samples)
+        return calls[-1][1]
 
-    def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
+    def rows(self, output: Any, meta: Mapping[str, Any]) -> Rows:
         raise NotImplementedError
 
     def postprocessing(self) -> Postprocessing:
@@ -294,11 +284,20 @@ class _Reader:
 class _RegionReader(_Reader):
     """Faster, Mask and Cascade R-CNN."""
 
-    def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
-        (logits,) = given["cls_scores"]
-        # Without a configuration it gives all boxes, as it does for augmented tests.
-        (decoded,) = self.head.predict_by_feat(**{**given, "rcnn_test_cfg": None, "rescale": False})
-        boxes = decoded.bboxes
+    def run(self, model: Any, inputs: Any, samples: Any) -> Any:
+        """The logits of the regions, of a cascade the mean of its stages, and what the last head decodes."""
+        features = model.extract_feat(inputs)
+        regions = model.rpn_head.predict(features, samples, rescale=False)
+        metas = [sample.metainfo for sample in samples]
+        with calls_of(*_stages(model.roi_head)) as calls:
+            # Without a configuration it gives all boxes, as it does for augmented tests.
+            (decoded,) = model.roi_head.predict_bbox(features, metas, regions, None, rescale=False)
+        if not calls:
+            raise InputError(f"{type(model).__name__} proposes no regions on an image: no logits to read.")
+        return decoded.bboxes, sum(output[0] for _, output in calls) / len(calls)
+
+    def rows(self, output: Any, meta: Mapping[str, Any]) -> Rows:
+        boxes, logits = output
         classes = int(self.head.num_classes)
         boxes = boxes.reshape(len(logits), -1, 4) if boxes.shape[-1] == 4 * classes != 4 else boxes.reshape(-1, 4)
         if logits.shape[1] == classes + 2:
@@ -311,16 +310,21 @@ class _RegionReader(_Reader):
 
 
 class _SparseReader(_Reader):
-    """Sparse R-CNN: the last stage says all."""
+    """Sparse R-CNN: its last stage decides, on boxes that all stages have moved."""
 
-    method = "_bbox_forward"
+    def run(self, model: Any, inputs: Any, samples: Any) -> Any:
+        """What the last stage gives."""
+        features = model.extract_feat(inputs)
+        (regions,) = model.rpn_head.predict(features, samples, rescale=False)
+        boxes, queries, metas = [regions.bboxes], regions.features[None], [sample.metainfo for sample in samples]
+        to_regions, stage = import_module("mmdet.structures.bbox").bbox2roi, {}
+        for number in range(model.roi_head.num_stages):
+            stage = model.roi_head._bbox_forward(number, features, to_regions(boxes), queries, metas)
+            boxes, queries = stage["detached_proposals"], stage["object_feats"]
+        return stage
 
-    def wanted(self, given: dict[str, Any]) -> bool:
-        return bool(given["stage"] == self.owner.num_stages - 1)
-
-    def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
-        last = self.owner._bbox_forward(**given)
-        return last["detached_proposals"][0], last["cls_score"][0], None
+    def rows(self, output: Any, meta: Mapping[str, Any]) -> Rows:
+        return output["detached_proposals"][0], output["cls_score"][0], None
 
     def postprocessing(self) -> Postprocessing:
         return _best_pairs(self.config)
@@ -329,8 +333,8 @@ class _SparseReader(_Reader):
 class _QueryReader(_Reader):
     """DETRs."""
 
-    def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
-        logits, boxes = (values[-1][0] for values in list(given.values())[:2])
+    def rows(self, output: Any, meta: Mapping[str, Any]) -> Rows:
+        logits, boxes = (layers[-1][0] for layers in output[:2])
         height, width = meta["img_shape"][:2]
         size = boxes.new_tensor([width, height, width, height])
         return (corners_of(boxes) * size).clamp(min=0).minimum(size), logits, None
@@ -342,33 +346,26 @@ class _QueryReader(_Reader):
 class _DenseReader(_Reader):
     """RetinaNet, SSD, ATSS, FCOS, VFNet, RTMDet, GFL and YOLOX: anchors or points are proposals."""
 
-    def __init__(self, owner: Any, head: Any, config: Any) -> None:
-        super().__init__(owner, head, config)
+    def __init__(self, head: Any, config: Any) -> None:
+        super().__init__(head, config)
         limit = 0 if _is_yolox(head) else int(self.config.get("nms_pre", 0))
         self.kept = limit if limit > 0 else None
 
-    def rows(self, given: dict[str, Any], meta: Mapping[str, Any]) -> Rows:
-        import torch
-
-        levels = [_flat(level, self.head.cls_out_channels) for level in given["cls_scores"]]
+    def rows(self, output: Any, meta: Mapping[str, Any]) -> Rows:
+        scores, offsets, *factors = output  # centerness or objectness: its sigmoid multiplies the scores
+        levels = [_flat(level, self.head.cls_out_channels) for level in scores]
         best = torch.cat([self._best(level) for level in levels])
-        boxes = self._boxes(given["bbox_preds"], meta["img_shape"])
-        # Centerness or objectness: its sigmoid multiplies the scores.
-        factors = given.get("score_factors", given.get("objectnesses"))
-        factor = None if factors is None else torch.cat([_flat(level, 1) for level in factors])[best, 0]
-        return boxes[best], torch.cat(levels)[best], factor
+        factor = torch.cat([_flat(level, 1) for level in factors[0]])[best, 0] if factors else None
+        return self._boxes(offsets, meta["img_shape"])[best], torch.cat(levels)[best], factor
 
     def _best(self, logits: Any) -> Any:
         """Which anchors of a level are kept: by their best class, as the framework picks its candidates."""
         scores = logits.sigmoid() if self.head.use_sigmoid_cls else logits.softmax(dim=-1)[:, :-1]
         best = scores.amax(dim=1)
-        kept = best >= best.topk(min(self.kept or len(best), len(best))).values[-1]
-        return kept
+        return best >= best.topk(min(self.kept or len(best), len(best))).values[-1]
 
     def _boxes(self, levels: Sequence[Any], shape: tuple[int, int]) -> Any:
         """Boxes as the head decodes them, clipped where it does that before suppression."""
-        import torch
-
         head = self.head
         options = {"dtype": levels[0].dtype, "device": levels[0].device}
         if _is_yolox(head):
@@ -376,7 +373,7 @@ class _DenseReader(_Reader):
         priors = torch.cat(head.prior_generator.grid_priors([level.shape[-2:] for level in levels], **options))
         if _is_yolox(head):
             return head._bbox_decode(priors, torch.cat([_flat(level, 4) for level in levels])[None])[0]
-        if "GFLHead" in class_names(head, PACKAGE):
+        if "GFLHead" in kinds_of(head, PACKAGE):
             strides = head.prior_generator.strides
             pairs = zip(levels, strides, strict=True)
             sides = [head.integral(level[0].permute(1, 2, 0)) * stride[0] for level, stride in pairs]
@@ -388,23 +385,19 @@ class _DenseReader(_Reader):
         if _is_yolox(self.head):
             return Postprocessing(**{**self.suppression(), "max_detections": None}, multi_label=False, min_box_size=0.0)
         smallest = float(self.config.get("min_bbox_size", -1))
-        smallest = _above(smallest) if smallest >= 0 else 0.0
+        # The framework keeps sides that are greater: those from the next float32 on.
+        above = float(np.nextafter(np.float32(smallest), np.float32(np.inf))) if smallest >= 0 else 0.0
         # It holds its threshold against the class scores, before it multiplies them.
-        return Postprocessing(**self.suppression(), min_box_size=smallest, objectness="late factor")
+        return Postprocessing(**self.suppression(), min_box_size=above, objectness="late factor")
 
 
 def _is_yolox(head: Any) -> bool:
-    return "YOLOXHead" in class_names(head, PACKAGE)
+    return "YOLOXHead" in kinds_of(head, PACKAGE)
 
 
 def _flat(level: Any, columns: int) -> Any:
     """The rows of one image at one level: `(anchors * columns, H, W)` becomes `(H * W * anchors, columns)`."""
     return level[0].permute(1, 2, 0).reshape(-1, columns)
-
-
-def _above(size: float) -> float:
-    """The least float32 above `size`: the framework keeps sides that are greater."""
-    return float(np.nextafter(np.float32(size), np.float32(np.inf)))
 
 
 def _best_pairs(config: Any, *, multi_label: bool = True) -> Postprocessing:
@@ -419,31 +412,23 @@ def _reader(model: Any) -> _Reader | None:
     """How the proposals of a model are read; None for heads that decode boxes in a way of their own."""
     roi_head = getattr(model, "roi_head", None)
     if roi_head is not None:
-        heads = roi_head.bbox_head
-        last = heads[-1] if type(heads).__name__ == "ModuleList" else heads
-        if "SparseRoIHead" in class_names(roi_head, PACKAGE):
-            return _SparseReader(roi_head, last, roi_head.test_cfg)
-        return _RegionReader(last, last, roi_head.test_cfg) if _is_from(last, "BBoxHead") else None
+        last = _stages(roi_head)[-1]
+        if "SparseRoIHead" in kinds_of(roi_head, PACKAGE):
+            return _SparseReader(last, roi_head.test_cfg)
+        is_plain = _defined_by(roi_head, "predict_bbox") in ("StandardRoIHead", "CascadeRoIHead")
+        decodes_boxes = _defined_by(last, "_predict_by_feat_single") == "BBoxHead"
+        return _RegionReader(last, roi_head.test_cfg) if is_plain and decodes_boxes else None
     head: Any = getattr(model, "bbox_head", None)
-    if _is_from(head, "DETRHead") and _defined_by(head, "predict_by_feat") in ("DETRHead", "DeformableDETRHead"):
-        return _QueryReader(head, head, head.test_cfg)
-    if _is_from(head, "BaseDenseHead", "GFLHead") or _is_yolox(head):
-        return _DenseReader(head, head, head.test_cfg)
-    return None
-
-
-def _is_from(head: Any, *names: str) -> bool:
-    """Whether a head decodes one image as one of these classes does, not in a way of its own."""
-    return _defined_by(head, "_predict_by_feat_single") in names
+    if _defined_by(head, "predict_by_feat") in ("DETRHead", "DeformableDETRHead"):
+        is_detr = _defined_by(head, "_predict_by_feat_single") == "DETRHead"
+        return _QueryReader(head, head.test_cfg) if is_detr else None
+    is_dense = _defined_by(head, "_predict_by_feat_single") in ("BaseDenseHead", "GFLHead")
+    return _DenseReader(head, head.test_cfg) if is_dense or _is_yolox(head) else None
 
 
 def _defined_by(head: Any, method: str) -> str:
+    """The class that a method is defined in."""
     return str(getattr(getattr(type(head), method, None), "__qualname__", "")).partition(".")[0]
-
-
-def _head_names(model: Any) -> str:
-    heads = [getattr(model, name, None) for name in ("roi_head", "bbox_head", "panoptic_head")]
-    return " and ".join(type(head).__name__ for head in heads if head is not None) or "no head"
 
 
 def _composed(model: Any, pipeline: Sequence[Any] | None) -> Any:
@@ -458,11 +443,3 @@ def _composed(model: Any, pipeline: Sequence[Any] | None) -> Any:
     # The first step reads a file; here the image is there already.
     steps[0] = {"type": "mmdet.LoadImageFromNDArray"}
     return import_module("mmcv.transforms").Compose(steps)
-
-
-def _as_predicted(data: dict[str, Any]) -> dict[str, Any]:
-    return {"batch_inputs": data["inputs"], "batch_data_samples": data["data_samples"]}
-
-
-def _float(values: Any) -> Any:
-    return None if values is None else values.float()

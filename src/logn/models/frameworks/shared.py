@@ -1,17 +1,18 @@
-"""What the files of the frameworks share: recognise classes by name, and run a model up to one of its methods."""
+"""What the files of the frameworks share: classes recognised by name, images of one size run together."""
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from logn.models.detector import Detector
 from logn.models.images import Images
+from logn.models.layer import LogitLayer
 from logn.models.opened import Traits
-from logn.models.proposals import ProposingDetector
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,35 +40,37 @@ class LoadedFile:
     class_names: tuple[str, ...] | None
     save: Callable[[nn.Module, Path], object]
     run: Callable[[Images], object]
-    detector: ProposingDetector | None = None
+    detector: Detector | None = None
     is_folded: bool = False
 
 
-def class_names(module: Any, package: str) -> set[str]:
+def kinds_of(module: object, package: str) -> set[str]:
     """Names of the classes in `package` that `module` is an instance of, so that subclasses elsewhere count too.
 
     Example:
         >>> from collections import OrderedDict
         >>> class Mine(OrderedDict): ...
-        >>> sorted(class_names(Mine(), "collections"))
+        >>> sorted(kinds_of(Mine(), "collections"))
         ['OrderedDict']
     """
-    return {base.__name__ for base in type(module).__mro__ if _is_in(base.__module__, package)}
+    return {base.__name__ for base in type(module).__mro__ if f"{base.__module__}.".startswith(f"{package}.")}
 
 
-def modules_from(model: nn.Module, package: str) -> Iterator[tuple[str, Any, set[str]]]:
-    """The modules of `model` whose class comes from `package`, outermost first: prefix, module, names of its classes.
-
-    The prefix is to be put before the path of anything inside the module.
-    """
-    for path, module in model.named_modules():
-        names = class_names(module, package)
-        if names:
-            yield f"{path}." if path else "", module, names
+# What finds the class layer of a module from the names of its classes in the framework; None for another module.
+Locator = Callable[[Any, set[str]], LogitLayer | None]
 
 
-def _is_in(name: str, package: str) -> bool:
-    return name == package or name.startswith(f"{package}.")
+def locate_inside(model: nn.Module, package: str, locate: Locator) -> LogitLayer | None:
+    """The class layer of the first module that a framework knows, outermost first; its paths are those in `model`."""
+    for prefix, module in model.named_modules():
+        kinds = kinds_of(module, package)
+        layer = locate(module, kinds) if kinds else None
+        if layer is not None and prefix:
+            paths = tuple(f"{prefix}.{path}" for path in layer.paths)
+            return replace(layer, path=paths[0] if isinstance(layer.path, str) else paths)
+        if layer is not None:
+            return layer
+    return None
 
 
 def in_groups(
@@ -88,45 +91,26 @@ def in_groups(
     return [results[number] for number in range(len(items))]
 
 
-class _Reached(Exception):  # noqa: N818 - no error: all that is wanted has been seen
-    pass
-
-
-def run_until(
-    owner: Any,
-    method: str,
-    run: Callable[[], object],
-    wanted: Callable[[dict[str, Any]], bool] = lambda given: True,
-) -> dict[str, Any] | None:
-    """Call `run` until it calls `owner.method`, and give the arguments of that call by name; None if it never does.
-
-    So everything up to there is the framework's own code, and nothing after it is run. Of several calls the first
-    that is `wanted` counts; those before it go through.
+@contextmanager
+def calls_of(*modules: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """The positional inputs and the output of each call of the modules inside the block, in the order of the calls.
 
     Example:
-        >>> class Head:
-        ...     def decode(self, scores, limit=100):
-        ...         raise NotImplementedError
-        >>> head = Head()
-        >>> run_until(head, "decode", lambda: head.decode([0.5]))
-        {'scores': [0.5]}
+        >>> from torch import nn, ones
+        >>> layer = nn.Flatten()
+        >>> with calls_of(layer) as calls:
+        ...     _ = layer(ones(2, 3, 4))
+        >>> [tuple(output.shape) for _, output in calls]
+        [(2, 12)]
     """
-    original = getattr(owner, method)
-    signature = inspect.signature(original)
-    seen: list[dict[str, Any]] = []
+    calls: list[tuple[Any, Any]] = []
 
-    def instead(*values: Any, **named: Any) -> Any:
-        given = dict(signature.bind(*values, **named).arguments)
-        if not wanted(given):
-            return original(*values, **named)
-        seen.append(given)
-        raise _Reached
+    def see(module: Any, inputs: Any, output: Any) -> None:
+        calls.append((inputs, output))
 
-    setattr(owner, method, instead)
+    handles = [module.register_forward_hook(see) for module in modules]
     try:
-        run()
-    except _Reached:
-        return seen[0]
+        yield calls
     finally:
-        delattr(owner, method)
-    return None
+        for handle in handles:
+            handle.remove()

@@ -14,90 +14,78 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
+from logn.models.detector import Detector
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
-from logn.models.frameworks.shared import LoadedFile, in_groups, modules_from
+from logn.models.frameworks.shared import LoadedFile, calls_of, in_groups, locate_inside
 from logn.models.hints import Hints, choose_device
-from logn.models.images import Images, Rgb, as_rgb
-from logn.models.layer import LogitLayer, count_columns, output_width, unwrap
+from logn.models.images import Images, as_rgb
+from logn.models.layer import LogitLayer, output_width, unwrap
 from logn.models.opened import Traits
 from logn.models.proposals import Postprocessing, Proposals
 from logn.statistics.head import NO_CLASS
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 PACKAGE = "transformers"
 TEXT_CLASSIFIER = "ForSequenceClassification"
 
 
-def locate_in_transformers(model: nn.Module) -> LogitLayer | None:
-    """The class logits of a detector, segmenter, image or text classifier of transformers; None when there is none."""
-    for prefix, module, names in modules_from(model, PACKAGE):
-        for name in names & _LOCATORS.keys():
-            layer = _LOCATORS[name](module, prefix)
-            if layer is not None:
-                return layer
-        if any("ForImageClassification" in name for name in names):
-            return _classifier(module, prefix)
-        # Language models score each token, and take the last one's.
-        if any(TEXT_CLASSIFIER in name for name in names) and not hasattr(module, "score"):
-            return _classifier(module, prefix)
-    return None
+def locate(module: Any, kinds: set[str]) -> LogitLayer | None:
+    """The class logits of a detector, segmenter, image or text classifier of transformers; None when there are none."""
+    for kind in kinds & _LOCATORS.keys():
+        layer = _LOCATORS[kind](module)
+        if layer is not None:
+            return layer
+    # Language models score each token, and take the last one's.
+    scores_images = any("ForImageClassification" in kind for kind in kinds)
+    scores_texts = any(TEXT_CLASSIFIER in kind for kind in kinds) and not hasattr(module, "score")
+    return _classifier(module) if scores_images or scores_texts else None
 
 
-def _queries(model: Any, path: str, background: int | None, prefix: str, **options: Any) -> LogitLayer:
+def _queries(model: Any, path: str, background: int | None = None, final_only: str | None = None) -> LogitLayer:
+    names = getattr(model.config, "id2label", None) or {}
     return LogitLayer(
-        f"{prefix}{path}",
+        path,
         background=background,
         activation="sigmoid" if background is None else "softmax",
         population="queries",
-        unused=_without_class(model.config),
-        **options,
+        # Numbers that COCO gives to no class: DETR, for one, has 91 columns for 80 classes, and says so.
+        unused=tuple(sorted(int(column) for column, name in names.items() if name == NO_CLASS)),
+        final_only=final_only,
     )
 
 
-def _without_class(config: Any) -> tuple[int, ...]:
-    """Columns for numbers that COCO gives to no class: DETR, for one, has 91 columns for 80 classes, and says so."""
-    names = getattr(config, "id2label", None) or {}
-    return tuple(sorted(int(column) for column, name in names.items() if name == NO_CLASS))
-
-
-def _at(path: str, background: int | None, final_only: str | None = None) -> Callable[[Any, str], LogitLayer | None]:
+def _at(path: str, background: int | None, final_only: str | None = None) -> Callable[[Any], LogitLayer | None]:
     """A locator for models with one class layer at a fixed path."""
 
-    def locate(model: Any, prefix: str) -> LogitLayer | None:
+    def locate_at(model: Any) -> LogitLayer | None:
         module = dict(model.named_modules()).get(path)
-        if output_width(module) is None:
-            return None
-        return _queries(model, path, background, prefix, final_only=final_only)
+        return None if output_width(module) is None else _queries(model, path, background, final_only)
 
-    return locate
+    return locate_at
 
 
-def _last_of_mlp(model: Any, prefix: str) -> LogitLayer | None:
+def _last_of_mlp(model: Any) -> LogitLayer | None:
     """YOLOS: a perceptron of three layers."""
     layers = getattr(getattr(model, "class_labels_classifier", None), "layers", None)
-    if layers is None:
-        return None
-    return _queries(model, f"class_labels_classifier.layers.{len(layers) - 1}", -1, prefix)
+    return None if layers is None else _queries(model, f"class_labels_classifier.layers.{len(layers) - 1}", -1)
 
 
-def _deformable(model: Any, prefix: str) -> LogitLayer | None:
+def _deformable(model: Any) -> LogitLayer | None:
     """Deformable-DETR: one layer per decoder layer, mostly tied; a two-stage one has another for the proposals."""
     if not hasattr(model, "class_embed"):
         return None
-    return _queries(model, f"class_embed.{model.config.decoder_layers - 1}", None, prefix)
+    return _queries(model, f"class_embed.{model.config.decoder_layers - 1}")
 
 
-def _last_decoder_layer(model: Any, prefix: str) -> LogitLayer | None:
+def _last_decoder_layer(model: Any) -> LogitLayer | None:
     """RT-DETR and similar: the decoder runs its own list of layers; `class_embed` of the outer model is a tied copy.
 
     D-FINE and DEIMv2 add the quality of a query to its logits after this layer.
@@ -106,28 +94,29 @@ def _last_decoder_layer(model: Any, prefix: str) -> LogitLayer | None:
     if layers is None:
         return None
     # Some can be told to stop at an earlier decoder layer.
-    chosen = int(getattr(model.model.decoder, "eval_idx", -1)) % len(layers)
+    last = int(getattr(model.model.decoder, "eval_idx", -1)) % len(layers)
     background = None if getattr(model.config, "use_focal_loss", True) else -1
-    return _queries(model, f"model.decoder.class_embed.{chosen}", background, prefix)
+    return _queries(model, f"model.decoder.class_embed.{last}", background)
 
 
-def _mask_former(model: Any, prefix: str) -> LogitLayer | None:
+def _mask_former(model: Any) -> LogitLayer | None:
     """MaskFormer: all decoder layers stacked, but only where it computes a loss for each."""
     stacked = getattr(model.config, "use_auxiliary_loss", False)
-    return _at("class_predictor", -1, final_only="slice" if stacked else None)(model, prefix)
+    return _at("class_predictor", -1, final_only="slice" if stacked else None)(model)
 
 
-def _classifier(model: Any, prefix: str) -> LogitLayer | None:
+def _classifier(model: Any) -> LogitLayer | None:
     """Classifiers of images and texts: the last layer, or two whose logits are averaged (DeiT, LeViT, SwiftFormer)."""
     if hasattr(model, "timm_model"):
         # A model of timm, which names its classifier itself.
         heads = last_layers(model.timm_model, declared_by_timm(model.timm_model))
-        paths = [f"{prefix}timm_model.{path}" for path in heads or ()]
+        paths = [f"timm_model.{path}" for path in heads or ()]
     else:
-        paths = [f"{prefix}{path}" for path in _heads(model)]
-    if not paths:
-        return None
-    return LogitLayer(paths[0] if len(paths) == 1 else tuple(paths), activation=_activation(model), population="images")
+        paths = list(_heads(model))
+    # transformers itself applies nothing to the logits; the configuration may say what they are trained for.
+    activation = _PROBLEMS.get(getattr(model.config, "problem_type", None) or "")
+    layer = tuple(paths) if len(paths) > 1 else "".join(paths)
+    return LogitLayer(layer, activation=activation, population="images") if paths else None
 
 
 def _heads(model: Any) -> Iterator[str]:
@@ -139,14 +128,9 @@ def _heads(model: Any) -> Iterator[str]:
             yield name + (f".{endings[-1]}" if endings[-1] else "")
 
 
-def _activation(model: Any) -> str | None:
-    """What the configuration says that the logits are trained for; transformers itself applies nothing to them."""
-    return _PROBLEMS.get(getattr(model.config, "problem_type", None) or "")
-
-
 _PROBLEMS = {"multi_label_classification": "sigmoid", "single_label_classification": "softmax"}
 
-_LOCATORS: dict[str, Callable[[Any, str], LogitLayer | None]] = {
+_LOCATORS: dict[str, Callable[[Any], LogitLayer | None]] = {
     "DetrForObjectDetection": _at("class_labels_classifier", -1),
     "TableTransformerForObjectDetection": _at("class_labels_classifier", -1),
     "YolosForObjectDetection": _last_of_mlp,
@@ -173,11 +157,7 @@ class _Processed(NamedTuple):
     width: int
 
 
-def _shape(image: _Processed) -> tuple[int, ...]:
-    return tuple(image.inputs["pixel_values"].shape)
-
-
-class TransformersDetector:
+class TransformersDetector(Detector):
     """A DETR, RT-DETR, D-FINE, YOLOS or another detector of transformers, with its own image processor.
 
     Every query is a proposal. The image processor prepares each image alone and images that come out in one size run
@@ -189,15 +169,9 @@ class TransformersDetector:
         processor: Its image processor.
     """
 
-    population = "queries"
-
     def __init__(self, model: Any, processor: Any) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtraError("torch", extra="torch") from error
-        layer = locate_in_transformers(model)
-        if layer is None or layer.population != self.population:
+        layer = locate_inside(model, PACKAGE, locate) if isinstance(model, torch.nn.Module) else None
+        if layer is None or layer.population != "queries":
             raise InputError(
                 "Expected `model` to be a detector of transformers whose class layer is known, but got "
                 f"{type(model).__name__}."
@@ -207,60 +181,58 @@ class TransformersDetector:
                 "Expected `processor` to be the image processor of a detector, with post_process_object_detection, "
                 f"but got {type(processor).__name__}."
             )
-        self._torch, self.model, self.processor, self.logit_layer = torch, model.eval(), processor, layer
-        self.background, self.activation = layer.background, layer.activation or "sigmoid"
-        columns = count_columns(model, layer) - (layer.background is not None)
-        # Some have columns for numbers that COCO gives to no class.
-        self.class_columns = tuple(column for column in range(columns) if column not in layer.unused)
-        self.num_classes = len(self.class_columns)
         names = class_names_of(model.config)
-        self.class_names = None if names is None else tuple(names[column] for column in self.class_columns)
-        self.postprocessing = _postprocessing(model, processor, layer.background)
+        super().__init__(model, layer, names and [name for name in names if name != NO_CLASS])
+        self.processor = processor
+        decoder = getattr(getattr(model, "model", None), "decoder", None)
+        # D-FINE and DEIMv2 add the quality of a query to its logits. Only that of the last layer runs after training.
+        self._quality_layers = list(getattr(decoder, "lqe_layers", None) or ())
+        self.postprocessing = _postprocessing(
+            model.config, processor, layer.background, "added" if self._quality_layers else "factor"
+        )
 
-    def prepare(self, image: Rgb) -> _Processed:
-        """An RGB image as its image processor leaves it."""
-        pixels = self._torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+    def prepare(self, image: Any) -> _Processed:
+        """An image as its image processor leaves it."""
+        if isinstance(image, _Processed):
+            return image
+        rgb = as_rgb(image)
+        pixels = torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1)))
         inputs = self.processor(images=pixels, return_tensors="pt", input_data_format="channels_first")
         kept = {key: value for key, value in inputs.items() if key in ("pixel_values", "pixel_mask")}
-        return _Processed(kept, *image.shape[:2])
+        return _Processed(kept, *rgb.shape[:2])
 
-    def run(self, images: Sequence[Any]) -> None:
-        """Run the model on images."""
-
-        def run(group: list[_Processed]) -> list[_Processed]:
-            self.model(**self._batch(group))
-            return group
-
-        with self._torch.inference_mode():
-            in_groups([self._processed(image) for image in images], _shape, run)
+    @torch.inference_mode()
+    def run(self, images: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+        """Boxes, class logits and, where the model has it, the quality of the queries of each image."""
+        prepared = [self.prepare(image) for image in images]
+        return in_groups(prepared, lambda image: image.inputs["pixel_values"].shape, self._rows)
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
-        """Boxes and logits of every query of each image: prepared ones, RGB arrays, or float tensors in 0..1."""
-        return in_groups([self._processed(image) for image in images], _shape, self._propose)
+        """Boxes and logits of every query of each image."""
+        prepared = [self.prepare(image) for image in images]
+        proposals = []
+        for (boxes, logits, quality), (_, height, width) in zip(self.run(prepared), prepared, strict=True):
+            corners = corners_of(boxes) * boxes.new_tensor([width, height, width, height])
+            proposals.append(Proposals(corners, logits, height=height, width=width, objectness=quality))
+        return proposals
 
-    def _processed(self, image: Any) -> _Processed:
-        return image if isinstance(image, _Processed) else self.prepare(as_rgb(image))
-
-    def _propose(self, images: list[_Processed]) -> list[Proposals]:
-        rows = zip(self._rows(self._batch(images)), images, strict=True)
-        return [_proposals(*row, image.height, image.width) for row, image in rows]
-
-    def _batch(self, images: Sequence[_Processed]) -> dict[str, Any]:
-        like = next(self.model.parameters())
-        joined = {key: self._torch.cat([image.inputs[key] for image in images]) for key in images[0].inputs}
-        return {
+    def _rows(self, images: Sequence[_Processed]) -> list[tuple[Any, Any, Any]]:
+        """What `run` gives, of images of one size."""
+        like = next(self.network.parameters())
+        joined = {key: torch.cat([image.inputs[key] for image in images]) for key in images[0].inputs}
+        batch = {
             key: value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
             for key, value in joined.items()
         }
-
-    def _rows(self, batch: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
-        """Boxes, class logits and, where the model has it, the quality of the queries of each image."""
-        with self._torch.inference_mode(), _qualities(self.model) as seen:
-            output = self.model(**batch)
+        with calls_of(*self._quality_layers) as calls:
+            output = self.network(**batch)
         if "pred_boxes" not in output:
-            raise InputError(f"{type(self.model).__name__} gives no boxes; use an object detector.")
-        logits, quality = seen[-1] if seen else (output["logits"], [None] * len(output["logits"]))
-        return zip(output["pred_boxes"].float(), logits.float(), quality, strict=True)
+            raise InputError(f"{type(self.network).__name__} gives no boxes; use an object detector.")
+        logits, quality = output["logits"], [None] * len(images)
+        if calls:
+            (logits, *_), with_quality = calls[-1]
+            quality = (with_quality - logits).float().mean(dim=-1)
+        return list(zip(output["pred_boxes"].float(), logits.float(), quality, strict=True))
 
 
 def open_file(folder: Path, hints: Hints) -> LoadedFile:
@@ -288,59 +260,22 @@ def open_file(folder: Path, hints: Hints) -> LoadedFile:
     )
 
 
-def _proposals(boxes: Any, logits: Any, quality: Any, height: int, width: int) -> Proposals:
-    corners = corners_of(boxes)
-    return Proposals(
-        corners * corners.new_tensor([width, height, width, height]),
-        logits,
-        height=height,
-        width=width,
-        objectness=quality,
-    )
-
-
-def _postprocessing(model: Any, processor: Any, background: int | None) -> Postprocessing:
+def _postprocessing(config: Any, processor: Any, background: int | None, objectness: str) -> Postprocessing:
     """What `post_process_object_detection` of the processor does by its defaults."""
     options = inspect.signature(processor.post_process_object_detection).parameters
-    # With a background the best class of every query, else the best pairs of query and class: as many as there are
-    # queries, unless the processor has a number of its own.
-    top = options["top_k"].default if "top_k" in options else None
+    limit = None
+    if background is None:
+        # The best pairs of query and class: as many as there are queries, unless the processor has a number of its own.
+        queries = config.two_stage_num_proposals if getattr(config, "two_stage", False) else config.num_queries
+        limit = int((options["top_k"].default if "top_k" in options else None) or queries)
     return Postprocessing(
         nms="none",
         multi_label=background is None,
         score_threshold=float(options["threshold"].default),
-        max_detections=None if background is not None else int(top or _num_queries(model)),
+        max_detections=limit,
         min_box_size=0.0,
-        objectness="added" if _quality_layers(model) else "factor",
+        objectness=objectness,
     )
-
-
-def _num_queries(model: Any) -> int:
-    config = model.config
-    two_stage = getattr(config, "two_stage", False)
-    return int(config.two_stage_num_proposals if two_stage else config.num_queries)
-
-
-@contextmanager
-def _qualities(model: Any) -> Iterator[list[tuple[Any, Any]]]:
-    """The class logits and what D-FINE and DEIMv2 add to them behind the class layer, the quality of the query."""
-    seen: list[tuple[Any, Any]] = []
-
-    def see(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        seen.append((inputs[0], (output - inputs[0]).float().mean(dim=-1)))
-
-    # Only that of the last decoder layer runs outside of training.
-    handles = [layer.register_forward_hook(see) for layer in _quality_layers(model)]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _quality_layers(model: Any) -> list[Any]:
-    layers = getattr(getattr(getattr(model, "model", None), "decoder", None), "lqe_layers", None)
-    return [] if layers is None else list(layers)
 
 
 # What transformers raises over the files of a folder.
@@ -394,7 +329,7 @@ def _reading(folder: Path) -> Iterator[None]:
 
 
 def _check_files(folder: Path) -> None:
-    """Refuse text classifiers, which have no images to run on, and folders without a processor or safetensors."""
+    """Refuse text classifiers, which have no images to run on, and folders without a processor."""
     if TEXT_CLASSIFIER in (folder / "config.json").read_text(encoding="utf-8", errors="replace"):
         raise InputError(
             f"`{folder}` is a text classifier, and this reads images. Correct it in Python, "
@@ -405,11 +340,6 @@ def _check_files(folder: Path) -> None:
         raise InputError(
             f"`{folder}` has no `preprocessor_config.json`, so it does not say how images are prepared; save it there: "
             "processor.save_pretrained(folder)."
-        )
-    if not any(folder.glob("*.safetensors")):
-        raise InputError(
-            f"`{folder}` has no weights as safetensors, and pickles are not opened; load it with transformers and save "
-            "it again by model.save_pretrained."
         )
 
 
@@ -470,8 +400,6 @@ def keep_untied(model: nn.Module) -> None:
 
 
 def _give_own_parameter(model: nn.Module, path: str) -> None:
-    from torch import nn
-
     owner_path, _, name = path.rpartition(".")
     owner: Any = model.get_submodule(owner_path)
     parameter = owner._parameters.get(name)

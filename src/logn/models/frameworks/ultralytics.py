@@ -6,70 +6,60 @@ Models are recognised by name; the package itself is imported only to open a `.p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from logn.base.boxes import corners_of
 from logn.data.masks import combine_prototypes
 from logn.errors import InputError, MissingExtraError
-from logn.models.frameworks.shared import LoadedFile, class_names, in_groups, modules_from
+from logn.models.detector import Detector
+from logn.models.frameworks.shared import LoadedFile, calls_of, in_groups, kinds_of, locate_inside
 from logn.models.hints import Hints, choose_device
 from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer
 from logn.models.opened import Traits
-from logn.models.proposals import MaskFunction, Postprocessing, Proposals, check_rows
-
-if TYPE_CHECKING:
-    from torch import nn
-
+from logn.models.proposals import Postprocessing, Proposals, check_rows
 
 PACKAGE = "ultralytics"
 # Heads whose classes are texts, compared with the image; they have no class layer before their text is fused in.
 OPEN_VOCABULARY = {"WorldDetect", "YOLOEDetect"}
 
 
-def locate_in_ultralytics(model: nn.Module) -> LogitLayer | None:
-    """The class logits of a YOLO (v5 to 26), RT-DETR or classification model; None when there is none."""
-    for prefix, module, names in modules_from(model, PACKAGE):
-        if "Detect" in names and not names & OPEN_VOCABULARY:
-            return _levels(module, prefix)
-        if "RTDETRDecoder" in names:
-            path = f"{prefix}dec_score_head.{int(getattr(module, 'eval_idx', -1)) % len(module.dec_score_head)}"
-            return LogitLayer(path, activation="sigmoid", population="queries")
-        if "Classify" in names:
-            return LogitLayer(f"{prefix}linear", activation="softmax", population="images")
-    return None
+def locate(module: Any, kinds: set[str]) -> LogitLayer | None:
+    """The class logits of a YOLO (v5 to 26), RT-DETR or classification model; None when there are none."""
+    if "Detect" in kinds and not kinds & OPEN_VOCABULARY:
+        return _levels(module)
+    if "RTDETRDecoder" in kinds:
+        path = f"dec_score_head.{int(getattr(module, 'eval_idx', -1)) % len(module.dec_score_head)}"
+        return LogitLayer(path, activation="sigmoid", population="queries")
+    return LogitLayer("linear", activation="softmax", population="images") if "Classify" in kinds else None
 
 
-def _levels(head: Any, prefix: str) -> LogitLayer | None:
+def _levels(head: Any) -> LogitLayer | None:
     """One 1x1 convolution per level; models that can do without suppression of duplicates have a second set of them.
 
     Which set predicts is chosen when the model is used, so both are corrected. They are stages: each has statistics
     and a map of its own. `fuse()` drops `cv3` where the second set predicts.
     """
-    names = ("cv3", "one2one_cv3")
-    sets = [(name, blocks) for name in names if (blocks := getattr(head, name, None)) is not None]
-    paths = [
-        (stage, f"{prefix}{name}.{level}.{len(block) - 1}")
-        for stage, (name, blocks) in enumerate(sets)
-        for level, block in enumerate(blocks)
-    ]
+    sets = {name: blocks for name in ("cv3", "one2one_cv3") if (blocks := getattr(head, name, None)) is not None}
+    stages = [stage for stage, blocks in enumerate(sets.values()) for _ in blocks]
+    paths = [f"{name}.{level}.{len(block) - 1}" for name, blocks in sets.items() for level, block in enumerate(blocks)]
     if not paths:
         return None
     return LogitLayer(
-        tuple(path for _, path in paths),
+        tuple(paths),
         activation="sigmoid",
         class_axis=1,
         population="all anchors",
-        stages=tuple(stage for stage, _ in paths) if len(sets) > 1 else False,
+        stages=tuple(stages) if len(sets) > 1 else False,
     )
 
 
@@ -104,7 +94,7 @@ def open_file(file: Path, hints: Hints) -> LoadedFile:
     detector: UltralyticsDetector | None = None
     if getattr(network, "task", None) == "classify":
         side = max(hints.size) if hints.size else int(network.args.get("imgsz", 224))
-        words, run = f"the middle, {side}x{side}", _classifying(network, side)
+        words, run = f"the middle, {side}x{side}", lambda images: _classify(network, side, images)
     else:
         detector = UltralyticsDetector(front, size=hints.size, **hints.detector_options)
         kind = "stretched" if "RTDETR" in type(network).__name__ else "letterboxed"
@@ -120,27 +110,20 @@ def open_file(file: Path, hints: Hints) -> LoadedFile:
     )
 
 
-def _classifying(network: Any, side: int) -> Callable[[Images], object]:
-    import torch
+def _classify(network: Any, side: int, images: Images) -> object:
     from PIL import Image
 
     transform = import_module("ultralytics.data.augment").classify_transforms(side)
-
-    def run(images: Images) -> None:
-        like = next(network.parameters())
-        batch = torch.stack([transform(Image.fromarray(image)) for image in images])
-        network(batch.to(like.device, like.dtype))
-
-    return run
+    like = next(network.parameters())
+    batch = torch.stack([transform(Image.fromarray(image)) for image in images])
+    return network(batch.to(like.device, like.dtype))
 
 
 def _save(source: Path, network: Any, path: Path) -> None:
     """The file as it was, except for the class layer, which is kept in full precision."""
-    import torch
-
     checkpoint, _ = import_module("ultralytics.nn.tasks").torch_safe_load(str(source))
     stored = checkpoint.get("ema") or checkpoint["model"]
-    layer = locate_in_ultralytics(network)
+    layer = locate_inside(network, PACKAGE, locate)
     for module_path in layer.paths if layer else ():
         module, folded = stored.get_submodule(module_path), network.get_submodule(module_path)
         for name in ("weight", "bias"):
@@ -160,7 +143,7 @@ class _Placed:
     width: int
 
 
-class UltralyticsDetector:
+class UltralyticsDetector(Detector):
     """A YOLO (v5u to 26; detection, segmentation, pose) or RT-DETR that gives all anchors or queries.
 
     Images are prepared one by one as by Ultralytics' own `predict`: YOLO's are scaled and padded to a multiple of the
@@ -180,9 +163,6 @@ class UltralyticsDetector:
         max_proposals: How many anchors of an image are kept, those whose best class scores highest; by default all.
     """
 
-    background: int | None = None
-    activation = "sigmoid"
-
     def __init__(
         self,
         model: Any,
@@ -191,27 +171,25 @@ class UltralyticsDetector:
         end2end: bool | None = None,
         max_proposals: int | None = None,
     ) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise MissingExtraError("torch", extra="torch") from error
         # The front end is a module too, whose own `model` is the network.
-        network: Any = model.model if class_names(model, f"{PACKAGE}.engine.model") else model
+        network: Any = model.model if kinds_of(model, f"{PACKAGE}.engine.model") else model
         head = _head_of(network) if isinstance(network, torch.nn.Module) else None
-        layer = None if head is None else locate_in_ultralytics(network)
+        layer = None if head is None else locate_inside(network, PACKAGE, locate)
         if head is None or layer is None:
             raise InputError(f"Expected `model` to be a detector of Ultralytics, but got {type(model).__name__}.")
-        self._torch, self.model, self._head, self.logit_layer = torch, network.eval(), head, layer
-        self._is_detr = "RTDETRDecoder" in class_names(head, PACKAGE)
+        names = getattr(network, "names", None) or ()
+        names = tuple(names.values() if isinstance(names, dict) else names)
+        anchors = "kept anchors" if max_proposals else None
+        super().__init__(network, layer, names if len(names) == head.nc else None, population=anchors)
+        self._class_head = head
+        self._is_detr = "RTDETRDecoder" in kinds_of(head, PACKAGE)
         if end2end is not None and not self._is_detr:
             _choose_head(head, end2end)
         self._is_end2end = not self._is_detr and bool(getattr(head, "end2end", False))
-        self.num_classes = int(head.nc)
-        self.class_names = _names_of(network, self.num_classes)
         self.image_size = _image_size(network, size)
         self._stride = max(int(network.stride.max()), 32)
         self._kept = max_proposals
-        self.population = "queries" if self._is_detr else "kept anchors" if max_proposals else "all anchors"
+        self.masks = self._masks if "Segment" in kinds_of(head, PACKAGE) else None
         self.postprocessing = Postprocessing(
             nms="none" if self._is_detr or self._is_end2end else "class-wise",
             nms_iou=0.7,
@@ -223,74 +201,61 @@ class UltralyticsDetector:
             clip_boxes=not self._is_detr,
         )
 
-    def prepare(self, image: Rgb) -> _Placed:
-        """An RGB image as the network sees it."""
-        return _stretch(image, self.image_size) if self._is_detr else _letterbox(image, self.image_size, self._stride)
+    def prepare(self, image: Any) -> _Placed:
+        """An image as the network sees it."""
+        if isinstance(image, _Placed):
+            return image
+        pixels = as_rgb(image)
+        return _stretch(pixels, self.image_size) if self._is_detr else _letterbox(pixels, self.image_size, self._stride)
 
-    def run(self, images: Sequence[Any]) -> None:
-        """Run the network on images."""
-
-        def run(group: list[_Placed]) -> list[_Placed]:
-            self.model(self._batch(group))
-            return group
-
-        with self._torch.inference_mode():
-            in_groups([self._placed(image) for image in images], _shape, run)
+    @torch.inference_mode()
+    def run(self, images: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
+        """Of each image: boxes as corners in pixels of what the network sees, logits, and what else there is."""
+        return in_groups([self.prepare(image) for image in images], lambda image: image.pixels.shape, self._rows)
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
-        """Boxes and logits of each image: prepared ones, RGB arrays, or float tensors `(3, H, W)` in 0..1."""
-        return in_groups([self._placed(image) for image in images], _shape, self._propose)
-
-    @property
-    def masks(self) -> MaskFunction | None:
-        """Masks of detections, at the size of the image; None for a model without a mask head."""
-        return self._masks if "Segment" in class_names(self._head, PACKAGE) else None
+        """Boxes and logits of each image."""
+        prepared = [self.prepare(image) for image in images]
+        rows = zip(self.run(prepared), prepared, strict=True)
+        return [self._proposals(boxes, logits, image) for (boxes, logits, _), image in rows]
 
     def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
-        placed, seen = self._placed(image), list[Any]()
-        hook = self._head.proto.register_forward_hook(lambda module, inputs, output: seen.append(_first_tensor(output)))
-        try:
-            ((corners, logits, coefficients),) = self._rows(self._batch([placed]))
-        finally:
-            hook.remove()
+        placed = self.prepare(image)
+        with calls_of(self._class_head.proto) as calls:
+            ((corners, logits, coefficients),) = self.run([placed])
         check_rows(self._proposals(corners, logits, placed), boxes, rows)
         chosen = coefficients[self._best(logits)].numpy(force=True)[rows]
-        prototypes = seen[-1][0].float().numpy(force=True)
+        prototypes = _first_tensor(calls[-1][1])[0].float().numpy(force=True)
         (x, y), (across, down) = placed.scale, placed.offset
         columns, lines = (np.arange(placed.width) + 0.5) * x + across, (np.arange(placed.height) + 0.5) * y + down
         shares = np.array(prototypes.shape[1:]) / placed.pixels.shape[:2]
         return combine_prototypes(prototypes, chosen, boxes, columns * shares[1], lines * shares[0])
 
-    def _placed(self, image: Any) -> _Placed:
-        return image if isinstance(image, _Placed) else self.prepare(as_rgb(image))
-
-    def _propose(self, images: list[_Placed]) -> list[Proposals]:
-        rows = self._rows(self._batch(images))
-        return [self._proposals(*row[:2], image) for row, image in zip(rows, images, strict=True)]
-
-    def _batch(self, images: Sequence[_Placed]) -> Any:
-        like = next(self.model.parameters())
-        pixels = self._torch.from_numpy(np.stack([image.pixels for image in images]))
-        return pixels.to(like.device).permute(0, 3, 1, 2).to(like.dtype) / 255
-
-    def _rows(self, batch: Any) -> Iterator[tuple[Any, Any, Any]]:
-        """Boxes as corners in pixels of what the network sees, logits, and what else there is, of each image."""
-        torch = self._torch
-        with torch.inference_mode():
-            if self._is_detr:
-                _, (boxes, logits, *_) = self.model(batch)
-                height, width = batch.shape[2:]
-                size = boxes.new_tensor([width, height, width, height])
-                corners, rows, others = corners_of(boxes.squeeze(0)) * size, logits.squeeze(0), logits.squeeze(0)
-            else:
-                with _whole_output(self._head) as seen, _whole_classes(self._head, self._is_end2end) as levels:
-                    self.model(batch)
-                rows = torch.cat([level.flatten(2) for level in levels], dim=2).transpose(1, 2)
-                boxes = seen[-1] if self._is_end2end else seen[-1].transpose(1, 2)
-                is_corners = self._is_end2end or bool(getattr(self._head, "xyxy", False))
-                corners = boxes[..., :4] if is_corners else corners_of(boxes[..., :4])
-                others = boxes[..., 4 + self.num_classes :]
-        return zip(corners.float(), rows.float(), others.float(), strict=True)
+    def _rows(self, images: Sequence[_Placed]) -> list[tuple[Any, Any, Any]]:
+        """What `run` gives, of images of one size."""
+        like, head = next(self.network.parameters()), self._class_head
+        pixels = torch.from_numpy(np.stack([image.pixels for image in images]))
+        batch = pixels.to(like.device).permute(0, 3, 1, 2).to(like.dtype) / 255
+        if self._is_detr:
+            _, (boxes, logits, *_) = self.network(batch)
+            height, width = batch.shape[2:]
+            corners, rows = corners_of(boxes.squeeze(0)) * boxes.new_tensor([width, height] * 2), logits.squeeze(0)
+            return list(zip(corners.float(), rows.float(), rows.float(), strict=True))
+        # The logits as they come out of the layers that a correction is folded into, each the last of its block.
+        blocks = head.one2one_cv3 if self._is_end2end else head.cv3
+        # One that needs no suppression would keep the best anchors only.
+        head.postprocess = lambda predictions, *settings: predictions
+        try:
+            with calls_of(head) as outputs, calls_of(*blocks) as levels:
+                self.network(batch)
+        finally:
+            del head.postprocess
+        rows = torch.cat([level.flatten(2) for _, level in levels], dim=2).transpose(1, 2)
+        output = _first_tensor(outputs[-1][1])
+        output = output if self._is_end2end else output.transpose(1, 2)
+        is_corners = self._is_end2end or bool(getattr(head, "xyxy", False))
+        corners = output[..., :4] if is_corners else corners_of(output[..., :4])
+        return list(zip(corners.float(), rows.float(), output[..., 4 + head.nc :].float(), strict=True))
 
     def _proposals(self, boxes: Any, logits: Any, placed: _Placed) -> Proposals:
         best = self._best(logits)
@@ -304,16 +269,13 @@ class UltralyticsDetector:
         return logits.amax(dim=1).topk(self._kept).indices.sort().values
 
 
-def _shape(image: _Placed) -> tuple[int, ...]:
-    return image.pixels.shape
-
-
 def _head_of(network: Any) -> Any:
     """The head with classes of its own; None where there is none, or where its boxes are turned."""
-    for _, module, names in modules_from(network, PACKAGE):
-        if "OBB" in names:
+    for module in network.modules():
+        kinds = kinds_of(module, PACKAGE)
+        if "OBB" in kinds:
             raise InputError("The boxes of an oriented YOLO are turned; only upright boxes can be stored and measured.")
-        if names & {"Detect", "RTDETRDecoder"} and not names & OPEN_VOCABULARY:
+        if kinds & {"Detect", "RTDETRDecoder"} and not kinds & OPEN_VOCABULARY:
             return module
     return None
 
@@ -328,17 +290,9 @@ def _choose_head(head: Any, end2end: bool) -> None:
     head.end2end = end2end
 
 
-def _names_of(network: Any, num_classes: int) -> tuple[str, ...] | None:
-    names = getattr(network, "names", None)
-    if not names:
-        return None
-    named = names.values() if isinstance(names, dict) else names
-    return tuple(map(str, named)) if len(names) == num_classes else None
-
-
-def _image_size(network: Any, given: int | tuple[int, int] | None) -> int:
+def _image_size(network: Any, chosen: int | tuple[int, int] | None) -> int:
     trained = getattr(network, "args", None)
-    size = given if given is not None else trained.get("imgsz", 640) if isinstance(trained, dict) else 640
+    size = chosen if chosen is not None else trained.get("imgsz", 640) if isinstance(trained, dict) else 640
     size = size if isinstance(size, int) else max(size)
     if size < 32:
         raise InputError(f"Expected `size` to be at least 32, but got {size}.")
@@ -370,34 +324,6 @@ def _resized(pixels: Rgb, size: tuple[int, int]) -> Rgb:
         return pixels
     resized: Any = cv2.resize(np.ascontiguousarray(pixels), size, interpolation=cv2.INTER_LINEAR)
     return np.asarray(resized, np.uint8)
-
-
-@contextmanager
-def _whole_output(head: Any) -> Iterator[list[Any]]:
-    """What the head gives for all anchors; one that needs no suppression would keep the best only."""
-    seen: list[Any] = []
-    handle = head.register_forward_hook(lambda module, inputs, output: seen.append(_first_tensor(output)))
-    head.postprocess = lambda predictions, *settings: predictions
-    try:
-        yield seen
-    finally:
-        del head.postprocess
-        handle.remove()
-
-
-@contextmanager
-def _whole_classes(head: Any, end2end: bool) -> Iterator[list[Any]]:
-    """The class logits of each level, as they come out of the layers that a correction is folded into."""
-    levels: list[Any] = []
-    blocks = head.one2one_cv3 if end2end else head.cv3
-    handles = [
-        block[-1].register_forward_hook(lambda module, inputs, output: levels.append(output)) for block in blocks
-    ]
-    try:
-        yield levels
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _first_tensor(output: Any) -> Any:

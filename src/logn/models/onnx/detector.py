@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,14 +11,15 @@ import numpy.typing as npt
 
 from logn.data.masks import combine_prototypes
 from logn.errors import InputError
+from logn.models.detector import Detector
 from logn.models.images import as_rgb
 from logn.models.onnx.boxes import chosen_inside, class_rows, decode_boxes, find_boxes
 from logn.models.onnx.description import at_size, image_input, other_inputs
-from logn.models.onnx.file import Arrays, onnx_digest, random_inputs
+from logn.models.onnx.file import Arrays, random_inputs
 from logn.models.onnx.model import OnnxModel
 from logn.models.opened import NEEDS_CLASSES
 from logn.models.preprocessing import Placement
-from logn.models.proposals import MaskFunction, Postprocessing, Proposals, check_rows
+from logn.models.proposals import Postprocessing, Proposals, check_rows
 
 
 class Prepared(NamedTuple):
@@ -29,7 +31,7 @@ class Prepared(NamedTuple):
     width: int
 
 
-class OnnxDetector:
+class OnnxDetector(Detector):
     """A detector in an ONNX file that gives its proposals before any activation.
 
     The class logits are read inside the graph, where `logn.fold_onnx` corrects them, and the boxes from the outputs.
@@ -39,8 +41,6 @@ class OnnxDetector:
     Args:
         model: The opened file.
     """
-
-    population = "every box of the model"
 
     def __init__(self, model: OnnxModel) -> None:
         file, preprocessing = model.file, model.preprocessing
@@ -58,7 +58,7 @@ class OnnxDetector:
             if "NonMaxSuppression" in file.graph.operators():  # which logits would not help
                 raise chosen_inside(file.graph, file.path.name) from error
             raise
-        self.name, self.fingerprint = file.path.name, onnx_digest(file)
+        self.name = file.path.name
         self._logits = located.logits
         self._session = file.session(self._logits.tensors, provider=model.provider)
         values = located.values if located.inputs is trial else {}
@@ -73,40 +73,40 @@ class OnnxDetector:
                 f"`{model.name}` gives no boxes, but one row of logits per image. For a classifier, {NEEDS_CLASSES}."
             ) from error
         decode_boxes(self._boxes, self._boxes.rows(values), self._size, name=self.name)
-        masks = [self._boxes.prototypes] if self._boxes.prototypes else []
-        self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors, *masks)))
-        activation, self.background = model.reading(self._logits)
-        if activation is None:
+        prototypes = [self._boxes.prototypes] if self._boxes.prototypes else []
+        self.masks = self._masks if prototypes else None
+        self._wanted = list(dict.fromkeys((*self._boxes.outputs, *self._logits.tensors, *prototypes)))
+        self.head = replace(model.head_at(self._logits), population="every box of the model")
+        if self.head.activation is None:
             raise InputError(
                 f"The graph of `{model.name}` ends with the logits. Pass `activation`: softmax or sigmoid."
             )
-        self.activation = activation
-        columns = self._logits.num_columns
-        self.num_classes = columns - (self.background is not None)
-        self.class_names = model.head_at(self._logits).class_names
         preset = model.description.preset
         self.postprocessing = Postprocessing() if preset is None else preset.postprocessing
 
-    def prepare(self, image: npt.NDArray[np.uint8]) -> Prepared:
-        """An RGB image `(height, width, 3)` as `propose` takes it; may run in another thread."""
-        height, width = image.shape[:2]
-        return Prepared(self.preprocessing.apply(image), self.preprocessing.placement(height, width), height, width)
+    @property
+    def source(self) -> str | None:
+        """Digest of the file."""
+        return self.head.source
+
+    def prepare(self, image: Any) -> Prepared:
+        """An image as the model takes it."""
+        if isinstance(image, Prepared):
+            return image
+        pixels = as_rgb(image)
+        height, width = pixels.shape[:2]
+        return Prepared(self.preprocessing.apply(pixels), self.preprocessing.placement(height, width), height, width)
 
     def propose(self, images: Sequence[Any]) -> list[Proposals]:
-        """Boxes and logits of each image: prepared ones, RGB arrays of 0 to 255, or float tensors `(3, H, W)`."""
-        prepared = [item if isinstance(item, Prepared) else self.prepare(as_rgb(item)) for item in images]
+        """Boxes and logits of each image."""
+        prepared = [self.prepare(image) for image in images]
         found: list[Proposals] = []
         for part in self._batches(prepared):
             found.extend(self._proposals(part, self._values(part)))
         return found[: len(images)]
 
-    @property
-    def masks(self) -> MaskFunction | None:
-        """Masks of detections, from the prototypes that the file gives; None for a file without them."""
-        return self._masks if self._boxes.prototypes else None
-
     def _masks(self, image: Any, boxes: Any, classes: Any, rows: Any) -> Iterator[npt.NDArray[np.bool_]]:
-        item = image if isinstance(image, Prepared) else self.prepare(as_rgb(image))
+        item = self.prepare(image)
         (part,) = self._batches([item])
         values = self._values(part)
         check_rows(next(self._proposals(part, values)), boxes, rows)
@@ -128,7 +128,7 @@ class OnnxDetector:
 
     def _values(self, part: Sequence[Prepared]) -> Arrays:
         batched = len(self._image.shape) == 4
-        return self.run(np.stack([item.pixels for item in part]) if batched else part[0].pixels)
+        return self._run(np.stack([item.pixels for item in part]) if batched else part[0].pixels)
 
     def _proposals(self, part: Sequence[Prepared], values: Arrays) -> Iterator[Proposals]:
         logits = class_rows(self._logits, values, self._boxes.order)
@@ -149,7 +149,7 @@ class OnnxDetector:
                 objectness=None if objectness is None else objectness[number],
             )
 
-    def run(self, pixels: npt.NDArray[Any]) -> Arrays:
+    def _run(self, pixels: npt.NDArray[Any]) -> Arrays:
         """The outputs that hold boxes, and the tensors that hold class logits, for prepared images."""
         feed: Arrays = {self._image.name: pixels, **other_inputs(self._others, self._image, pixels.shape)}
         return self._session.run(feed, self._wanted)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -211,15 +212,14 @@ def _try_out(path: str, module: nn.Module, tensors: Mapping[str, Tensor], scale:
 
 def _float64_copy(module: nn.Module) -> nn.Module:
     """A copy on the CPU for one pass. Its hooks are neither copied nor run: they may hold anything."""
+
+    def as_double(tensor: Any) -> Any:
+        is_number = tensor is not None and tensor.is_floating_point()
+        return tensor.detach().to("cpu", torch.float64) if is_number else tensor
+
     trial = copy.copy(module)
-    trial._parameters = {
-        name: None if tensor is None else nn.Parameter(tensor.detach().to("cpu", torch.float64), requires_grad=False)
-        for name, tensor in module._parameters.items()
-    }
-    trial._buffers = {
-        name: tensor.to("cpu", torch.float64) if tensor is not None and tensor.is_floating_point() else tensor
-        for name, tensor in module._buffers.items()
-    }
+    trial._parameters = {name: as_double(tensor) for name, tensor in module._parameters.items()}
+    trial._buffers = {name: as_double(tensor) for name, tensor in module._buffers.items()}
     trial._modules = {
         name: None if child is None else copy.deepcopy(child).to("cpu", torch.float64)
         for name, child in module._modules.items()

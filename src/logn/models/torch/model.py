@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import nn
 
 from logn.base.arrays import is_torch_tensor
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError
 from logn.methods.affine import ClassAffine
+from logn.models.detector import Detector, own_detector
 from logn.models.frameworks import transformers, ultralytics
 from logn.models.frameworks.known import NAMES, framework_of
 from logn.models.frameworks.shared import LoadedFile
@@ -31,23 +34,18 @@ from logn.models.opened import (
     NEEDS_CLASSES,
     Advance,
     Logits,
-    OpenedModel,
     ProposalModel,
     Stages,
     Traits,
     ignore,
-    network_of,
-    prepared,
 )
 from logn.models.output_check import Pass, image_logits
 from logn.models.preprocessing import Preprocessing, preset_named
-from logn.models.proposals import Postprocessing, ProposingDetector
+from logn.models.proposals import Postprocessing
 from logn.models.torch.record import collect_moments
 from logn.statistics.head import Head
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from logn.models.proof import Proof
 
 # Frameworks with files of their own.
@@ -83,7 +81,7 @@ class TorchModel:
     names: tuple[str, ...] | None
     save: Callable[[nn.Module, Path], object]
     reopen: Callable[[Path], TorchModel | None]
-    adapter: ProposingDetector | None = None
+    adapter: Detector | None = None
     is_folded: bool = False
     file: Path | None = None
     marks_itself = False
@@ -95,7 +93,7 @@ class TorchModel:
         return self.traits.suffix
 
     @property
-    def detector(self) -> ProposingDetector:
+    def detector(self) -> Detector:
         """The model as a source of proposals."""
         if self.adapter is None:
             kind = type(self.network).__name__
@@ -117,8 +115,8 @@ class TorchModel:
         """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
         if self.adapter is None:
             return False
-        kind = getattr(self.adapter, "postprocessing", None) or Postprocessing()
-        (example,) = self.adapter.propose(prepared(self.adapter, [np.zeros((64, 64, 3), np.uint8)]))
+        kind = self.adapter.postprocessing or Postprocessing()
+        (example,) = self.adapter.propose([self.adapter.prepare(np.zeros((64, 64, 3), np.uint8))])
         return example.objectness is not None and kind.objectness != "added"
 
     def check(self) -> None:
@@ -197,25 +195,27 @@ class TorchModel:
 
 
 def torch_model(
-    network: nn.Module, layer: LogitLayer, class_names: Sequence[str] | None, adapter: Any = None, **fields: Any
+    network: nn.Module,
+    layer: LogitLayer,
+    detector: Detector | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    **fields: Any,
 ) -> TorchModel:
-    """A torch model whose columns are named as far as they can be: by its detector, or by the names of its classes.
+    """A torch model whose columns are named as far as they can be.
 
     Args:
         network: The network.
         layer: Where its logits are.
-        class_names: Of its classes, with the background or without.
-        adapter: The network as a source of proposals.
+        detector: The network as a source of proposals, which knows its classes.
+        class_names: Of the classes of a network without boxes, with the background or without.
         fields: The other fields of `TorchModel`.
     """
     columns = count_columns(network, layer)
-    known = class_names if adapter is None else getattr(adapter, "class_names", None)
-    class_columns = getattr(adapter, "class_columns", None)
-    classes = columns - (layer.background is not None) if class_columns is None else len(class_columns)
-    if known is not None and len(known) not in (columns, classes):
-        known = None
-    head = Head.of_classes(known, columns, layer.background, class_columns)
-    return TorchModel(network=network, layer=layer_of(network, layer), names=head.names, adapter=adapter, **fields)
+    fits = class_names is not None and len(class_names) in (columns, columns - (layer.background is not None))
+    named = Head.of_classes(class_names if fits else None, columns, layer.background)
+    names = named.names if detector is None else detector.head_at(columns).names
+    return TorchModel(network=network, layer=layer_of(network, layer), names=names, adapter=detector, **fields)
 
 
 def save_state(network: nn.Module, path: Path) -> None:
@@ -234,26 +234,21 @@ def load_state(network: nn.Module, path: Path) -> None:
     network.load_state_dict(load_file(path))
 
 
-def framework_detector(model: Any, known: str, **options: Any) -> ProposingDetector:
+def framework_detector(model: Any, known: str, **options: Any) -> Detector:
     """The source of proposals of a model of a known framework; another is refused, `known` says what is taken too."""
     framework = framework_of(model)
     if framework is None:
         raise InputError(f"Expected `model` to be a detector of {NAMES}, or {known}, but got {type(model).__name__}.")
-    made: ProposingDetector = framework.detector(model, **options)
-    return made
+    return framework.detector(model, **options)
 
 
 def open_file(path: Path, kind: str, hints: Hints) -> TorchModel:
     """Open a file or folder that a framework reads: "ultralytics" or "transformers"."""
-    _require_torch()
     return _open_file(path, READERS[kind], hints)
 
 
-def open_pickle(path: Path, hints: Hints) -> OpenedModel:
+def open_pickle(path: Path, hints: Hints) -> TorchModel | ProposalModel:
     """Open a `.pt` or `.pth` file that the user trusts: of Ultralytics, or a whole torch model; weights are refused."""
-    _require_torch()
-    from torch import nn
-
     content = None if _names_ultralytics(path) else _unpickled(path)
     if isinstance(content, nn.Module):
         return open_object(content, str(path), hints)
@@ -283,8 +278,6 @@ def _names_ultralytics(path: Path) -> bool:
 
 def _unpickled(path: Path) -> Any:
     """What torch reads, weights without running code. None where it cannot: Ultralytics explains why."""
-    import torch
-
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -301,24 +294,19 @@ def _unpickled(path: Path) -> Any:
         return None
 
 
-def _require_torch() -> None:
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", extra="torchvision") from error
-
-
 def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hints) -> TorchModel:
     """Open a file that a framework reads."""
     loaded = read(path, hints)
-    network, adapter = loaded.network, loaded.detector
-    if adapter is not None:
+    network, detector = loaded.network, loaded.detector
+    if detector is not None:
         hints.refuse(f"`{path}`, a detector whose class layer is known", "layer")
+        _name_classes(str(path), detector, hints)
+    layer = _locate(network, hints, None if detector is None else detector.logit_layer)
     return torch_model(
         network,
-        _locate(network, hints, adapter),
-        _class_names(str(path), loaded.class_names, hints, network, adapter),
-        adapter,
+        layer,
+        detector,
+        class_names=None if detector else _class_names(str(path), loaded.class_names, hints, network, layer),
         name=str(path),
         run=loaded.run,
         traits=loaded.traits,
@@ -329,28 +317,24 @@ def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hin
     )
 
 
-def open_object(made: Any, name: str, hints: Hints) -> OpenedModel:
+def open_object(made: Any, name: str, hints: Hints) -> TorchModel | ProposalModel:
     """A detector of a known framework, or any other torch model whose preprocessing the user gives."""
-    _require_torch()
     framework = framework_of(made)
-    proposes = callable(getattr(made, "propose", None))
-    if not proposes and (framework is None or framework.name == "transformers"):
+    own = own_detector(made)
+    if own is None and (framework is None or framework.name == "transformers"):
         return _open_module(made, name, hints)  # a detector of transformers would need its processor
     hints.refuse(f"`{name}`, a detector that prepares its images itself", "size", "like", "layer")
-    adapter: Any = made if proposes else framework_detector(made, "another model", **hints.detector_options)
-    network = network_of(adapter)
-    if network is None:
-        if hints.class_names is not None:
-            adapter.class_names = _own_names(name, adapter, hints)
-        return ProposalModel(name, adapter, Traits(type(adapter).__name__, "its own", ""))
-    network.to(choose_device(hints.device))
+    detector = own or framework_detector(made, "another model", **hints.detector_options)
+    _name_classes(name, detector, hints)
+    if detector.network is None:
+        return ProposalModel(name, detector)
+    network = detector.network.to(choose_device(hints.device))
     return torch_model(
         network,
-        _locate(network, hints, adapter),
-        _class_names(name, None, hints, network, adapter),
-        adapter,
+        _locate(network, hints, detector.logit_layer),
+        detector,
         name=name,
-        run=getattr(adapter, "run", None) or (lambda images: adapter.propose(prepared(adapter, images))),
+        run=detector.run,
         traits=Traits(_framework_name(network), "its own", ".safetensors"),
         save=save_state,
         reopen=lambda path: load_state(network, path),
@@ -359,8 +343,6 @@ def open_object(made: Any, name: str, hints: Hints) -> OpenedModel:
 
 def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
     """A torch model without boxes, or of no known framework."""
-    import torch
-
     if not isinstance(made, torch.nn.Module):
         raise InputError(f"`{name}` gives {type(made).__name__} where a torch module is needed.")
     prepare, words = _preparation(made, name, hints)
@@ -371,10 +353,11 @@ def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
         return torch.stack([torch.as_tensor(prepare(image)) for image in images]).to(device)
 
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    layer = _locate(network, hints, inputs=lambda: batch([noise]))
     return torch_model(
         network,
-        _locate(network, hints, inputs=lambda: batch([noise])),
-        _class_names(name, None, hints, network),
+        layer,
+        class_names=_class_names(name, None, hints, network, layer),
         name=name,
         run=lambda images: network(batch(images)),
         traits=Traits(_framework_name(network), words, ".safetensors"),
@@ -384,14 +367,12 @@ def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
 
 
 def _locate(
-    network: nn.Module, hints: Hints, adapter: Any = None, inputs: Callable[[], Any] = lambda: None
+    network: nn.Module, hints: Hints, known: LogitLayer | None = None, inputs: Callable[[], Any] = lambda: None
 ) -> LogitLayer:
     """Where the logits are: as the user says, as the detector has it, or as it is found on `inputs`."""
     if isinstance(hints.layer, str):
         return _named_layer(network, hints.layer, hints, inputs)
-    return hints.on_layer(
-        hints.layer or getattr(adapter, "logit_layer", None) or locate_logits(network, inputs=inputs())
-    )
+    return hints.on_layer(hints.layer or known or locate_logits(network, inputs=inputs()))
 
 
 def _named_layer(network: nn.Module, path: str, hints: Hints, inputs: Callable[[], Any]) -> LogitLayer:
@@ -410,23 +391,23 @@ def _named_layer(network: nn.Module, path: str, hints: Hints, inputs: Callable[[
 
 
 def _class_names(
-    name: str, said: tuple[str, ...] | None, hints: Hints, network: nn.Module, adapter: Any = None
+    name: str, own: tuple[str, ...] | None, hints: Hints, network: nn.Module, layer: LogitLayer
 ) -> tuple[str, ...] | None:
-    """The names of the classes: those that the model has, else the user's, which its detector then has too."""
+    """The names of the classes of a model without boxes: those that it has, else the user's."""
+    if own is None or hints.class_names is None:
+        return own or hints.names(count_columns(network, layer))
+    raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
+
+
+def _name_classes(name: str, detector: Detector, hints: Hints) -> None:
+    """Give a detector the user's class names."""
     if hints.class_names is None:
-        return said
-    if said is not None and adapter is None:
+        return
+    if detector.class_names is not None:
         raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
-    if adapter is None:
-        return hints.names(count_columns(network, _locate(network, hints)))
-    adapter.class_names = _own_names(name, adapter, hints)
-    return None
-
-
-def _own_names(name: str, adapter: Any, hints: Hints) -> tuple[str, ...] | None:
-    if getattr(adapter, "class_names", None) is not None:
-        raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
-    return hints.names(adapter.num_classes)
+    if detector.num_classes is None:
+        raise InputError(f"`{name}` does not say how many classes it has: give it `class_names` or `num_classes`.")
+    detector.name_classes(hints.names(detector.num_classes) or ())
 
 
 def _preparation(made: Any, name: str, hints: Hints) -> tuple[Callable[[Any], Any], str]:

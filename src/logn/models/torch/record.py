@@ -8,7 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
 
 from logn.errors import InputError, warn
 from logn.models.hooks import ForwardPasses, evaluation_mode, give_own_slots, never_compiled, recompile
@@ -26,9 +29,6 @@ from logn.models.torch.attach import has_map
 from logn.statistics.doubts import unused_checks
 from logn.statistics.moments import ClassMoments, Nonfinite
 from logn.statistics.row_sample import default_sample_rows
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Batch = TypeVar("Batch")
 # Batches that may be on the way from a GPU; each holds its memory until it has arrived.
@@ -155,8 +155,6 @@ def collect_moments(
         >>> moments.count.tolist()
         [12.0, 12.0, 12.0]
     """
-    import torch
-
     with evaluation_mode(model), record(model, layer, **options) as recorded, torch.inference_mode():
         for batch in batches:
             run(batch)
@@ -228,8 +226,6 @@ class DeviceRows:
 
 def _ordered_copy(rows: Any) -> tuple[Any, Any]:
     """Memory of the processor that will hold the rows, and the event of CUDA that shows when it does."""
-    import torch
-
     with torch.cuda.device(rows.device):
         host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
         host.copy_(rows.detach(), non_blocking=True)
