@@ -149,21 +149,35 @@ class _Overlaps:
 
     def outcomes(self, right: Bits, counted: Bits, first: npt.NDArray[np.int32]) -> Outcomes:
         """The outcome of each detection when all objects are asked for."""
-        number, whole = len(self.detections), self.detections
-        columns = np.zeros(number, np.uint16), np.zeros(number, np.uint16), np.full(number, -1, np.int32)
-        for column, of_evaluated in zip(columns, (right, counted, first), strict=True):
-            column[self.evaluated] = of_evaluated[0]
-        places = _small(whole.image_index, self.truth.num_images), _small(whole.labels, self.truth.num_classes)
-        return Outcomes(*places, whole.scores, *columns, self.truth.boxes_per_class, self.thresholds)
+        detections, truth = self.detections, self.truth
+        outcomes = Outcomes(
+            image=_small(detections.image_index, truth.num_images),
+            label=_small(detections.labels, truth.num_classes),
+            score=detections.scores,
+            right=np.zeros(len(detections), np.uint16),
+            counted=np.zeros(len(detections), np.uint16),
+            object=np.full(len(detections), -1, np.int32),
+            num_objects=truth.boxes_per_class,
+            thresholds=self.thresholds,
+        )
+        outcomes.right[self.evaluated], outcomes.counted[self.evaluated] = right[0], counted[0]
+        outcomes.object[self.evaluated] = first[0]
+        return outcomes
 
     def by_size(self, right: Bits, counted: Bits, first: npt.NDArray[np.int32]) -> Outcomes:
         """The outcomes that count when the objects of each size are asked for."""
-        size, row = np.nonzero(counted[1:])
-        kept, truth, whole = self.evaluated[row], self.truth, self.detections
-        labels = _small(whole.labels[kept] + size * truth.num_classes, len(truth.objects_per_size))
-        columns = (of_sizes[1:][size, row] for of_sizes in (right, counted, first))
-        images = _small(whole.image_index[kept], truth.num_images)
-        return Outcomes(images, labels, whole.scores[kept], *columns, truth.objects_per_size, self.thresholds)
+        truth, (size, row) = self.truth, np.nonzero(counted[1:])
+        detections = self.detections.take(self.evaluated[row])
+        return Outcomes(
+            image=_small(detections.image_index, truth.num_images),
+            label=_small(detections.labels + size * truth.num_classes, len(truth.objects_per_size)),
+            score=detections.scores,
+            right=right[1 + size, row],
+            counted=counted[1 + size, row],
+            object=first[1 + size, row],
+            num_objects=truth.objects_per_size,
+            thresholds=self.thresholds,
+        )
 
 
 def _small(numbers: npt.NDArray[np.integer[Any]], limit: int) -> npt.NDArray[np.integer[Any]]:

@@ -169,11 +169,8 @@ class ImageDecoder:
             if one_class_each:
                 scores = best_class_alone(scores)
             candidates = Candidates(scores, boxes, suppression, self.num_classes, smallest, threshold)
-            if limit is None:
-                kept = candidates.all()
-            else:
-                kept = candidates.best(limit, guesses.get(method, 0.0))
-                guesses[method] = 0.5 * float(kept.scores[-1]) if len(kept) >= limit else 0.0
+            kept = candidates.best(limit, guesses.get(method, 0.0))
+            guesses[method] = 0.5 * float(kept.scores[-1]) if 0 < limit <= len(kept) else 0.0
             corners = boxes.at(kept.proposals, kept.labels)
             if self._postprocessing.clip_boxes:
                 np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)

@@ -238,7 +238,8 @@ def average_precision(
 
 def _precision(ranked: Outcomes) -> Floats:
     """AP per overlap threshold and class."""
-    levels = zip(*(unpack(bits, len(ranked.thresholds)) for bits in (ranked.right, ranked.counted)), strict=True)
+    right, counted = (unpack(bits, len(ranked.thresholds)) for bits in (ranked.right, ranked.counted))
+    levels = zip(right, counted, strict=True)
     return np.stack([average_precision_per_class(ranked.label, *marks, ranked.num_objects) for marks in levels])
 
 
