@@ -13,7 +13,7 @@ from torch import nn
 import logn
 from logn.errors import InputError, LogNWarning
 from logn.models.layer import fingerprint
-from logn.models.onnx.file import onnx_digest, read_onnx
+from logn.models.onnx.file import read_onnx
 from logn.models.torch.attach import is_folded
 from logn.statistics.head import Head
 
@@ -214,7 +214,7 @@ def write(path, seed, activation="Softmax"):
 
 
 def onnx_map(path, **changes):
-    source = Head(activation="softmax", source=onnx_digest(read_onnx(path)))
+    source = Head(activation="softmax", source=read_onnx(path).digest)
     return logn.ClassAffine([1.0, 2.0, 0.5], [0.0, 1.0, -1.0], head=replace(source, **changes))
 
 

@@ -97,9 +97,9 @@ def test_one_file_holds_logits_labels_names_and_paths(made, tmp_path, kind):
     comparison = logn.compare(path, methods=[])
     assert comparison.baseline["top-1"] == 1.0
     assert [entry.name for entry in comparison.classes] == [*NAMES]
-    with pytest.raises(InputError, match="has `labels` of its own"):
+    with pytest.raises(InputError, match="labels"):
         logn.compare(path, EXPECTED)
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match=path.name):
         run(model, made / "data", path, class_names=NAMES)
 
 
@@ -170,34 +170,29 @@ def test_folders_are_classes_by_name(tmp_path, classes, names, columns):
 
 
 @pytest.mark.parametrize(
-    ("classes", "names", "width", "sentence"),
+    ("classes", "names", "width", "named"),
     [
-        (("a", "b"), None, 2, "has none to match them with: pass `class_names`"),
-        (("a", "b"), ("c", "d"), 2, "share no class name"),
-        (("1", "2"), None, 2, "go up to 2, but the model has 2 columns, counted from 0"),
-        (("1", "10", "2"), None, 11, "sorted as text"),
-        (("1", "01"), None, 3, "pass `class_names`"),
-        (("1", "2"), ("cat", "dog", "cow"), 3, "share no class name"),
+        (("a", "b"), None, 2, "class_names"),
+        (("a", "b"), ("c", "d"), 2, "a, b"),
+        (("1", "2"), None, 2, "2 columns"),
+        (("1", "10", "2"), None, 11, "class_names"),  # sorted as text
+        (("1", "01"), None, 3, "class_names"),
+        (("1", "2"), ("cat", "dog", "cow"), 3, "cat"),
     ],
 )
-def test_what_could_be_meant_otherwise_is_refused(tmp_path, classes, names, width, sentence):
-    with pytest.raises(InputError, match=sentence):
+def test_what_could_be_meant_otherwise_is_refused(tmp_path, classes, names, width, named):
+    with pytest.raises(InputError, match=named):
         ClassificationDataset(folders(tmp_path, *classes)).columns(names, width)
 
 
 def test_folders_that_are_no_classes_are_refused(tmp_path):
-    with pytest.raises(InputError, match="one class only \\(a\\)"):
-        ClassificationDataset(folders(tmp_path / "one", "a"))
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="no folder of images per class"):
-        ClassificationDataset(tmp_path / "none")
     mixed = folders(tmp_path / "mixed", "a", "b")
     Image.new("RGB", (8, 8)).save(mixed / "stray.png")
-    with pytest.raises(InputError, match="outside of class folders"):
-        ClassificationDataset(mixed)
     splits = folders(tmp_path / "splits", "train/a", "train/b")
-    with pytest.raises(InputError, match="has no split `val`"):
-        ClassificationDataset(splits)
+    for folder in (folders(tmp_path / "one", "a"), tmp_path / "none", mixed, splits):
+        with pytest.raises(InputError, match=str(folder)):
+            ClassificationDataset(folder)
     assert ClassificationDataset(f"{splits}:train").classes == ("a", "b")
     # A class may be called as a split is.
     assert ClassificationDataset(folders(tmp_path / "vehicles", "train", "car")).classes == ("car", "train")
@@ -209,9 +204,9 @@ def test_other_classes_and_damaged_images_are_left_out_and_announced(made, tmp_p
     with pytest.warns(LogNWarning) as caught:
         assert run(build(), data, tmp_path / "test.safetensors", class_names=NAMES) == 3
     said = " ".join(str(warning.message) for warning in caught)
-    assert "1 class that the model does not have is left out, with 2 images: helmet." in said
-    assert "1 of 4 images could not be read" in said
-    with pytest.warns(LogNWarning), pytest.raises(InputError, match="share one class only"):
+    assert "helmet" in said
+    assert "red/0.png" in said
+    with pytest.warns(LogNWarning), pytest.raises(InputError, match="one class"):
         run(build(), folders(tmp_path / "one", "red", "helmet"), tmp_path / "one.safetensors", class_names=NAMES)
     assert ClassifierPredictions.load(tmp_path / "test.safetensors").paths == (
         "green/0.png",
@@ -224,34 +219,30 @@ def test_models_and_labels_of_different_kinds_are_told_apart(made, tmp_path, cap
     like = ["--like", str(made / "like.json")]
     function = f"{made / 'models.py'}:build"
 
-    def refused(*words):
+    def refused(*words, names):
         assert execute([*map(str, words)]) == 2
-        return capsys.readouterr().err
+        assert str(names) in capsys.readouterr().err
 
     (tmp_path / "boxes.json").write_text('{"images": [{"id": 1, "file_name": "a.png", "width": 8, "height": 8}], '
                                          '"categories": [{"id": 1, "name": "red"}], "annotations": []}')  # fmt: skip
-    model = write_onnx(tmp_path / "model.onnx", NAMES)
+    model, path = write_onnx(tmp_path / "model.onnx", NAMES), tmp_path / "test.safetensors"
     for name in (function, model):
-        said = refused("predict", name, *like, "--data", tmp_path / "boxes.json", "-o", tmp_path / "p")
-        assert "For a classifier, pass a folder per class" in said
-    assert "must end in .safetensors" in refused("predict", model, *like, "-d", made / "data", "-o", tmp_path / "p")
-    path = tmp_path / "test.safetensors"
+        refused("predict", name, *like, "--data", tmp_path / "boxes.json", "-o", tmp_path / "p", names="folder")
+    refused("predict", model, *like, "-d", made / "data", "-o", tmp_path / "p", names=".safetensors")
     assert execute(["predict", str(model), *like, "-d", str(made / "data"), "-o", str(path)]) == 0
-    assert "9 images, 3 logits each" in capsys.readouterr().out
-    said = refused("thresholds", path, "-d", made / "data")
-    assert "thresholds are for detectors" in said
+    assert "9 images" in capsys.readouterr().out
+    refused("thresholds", path, "-d", made / "data", names="detectors")
     with pytest.raises(InputError, match="boxes"):
         Labels.load(made / "data")
     assert execute(["compare", str(path)]) == 0
     dense = "(float[N, 3, 8, 8] x) => (float[N, 5, 3] y) <float[3, 3] w = {2, -1, 0, 0, 3, 1, -4, 0, 1}>"
-    text = f'<ir_version: 8, opset_import: ["": 17]> g {dense} {{ s = Slice(x, z, f, a) t = Transpose <perm = [0, 2, 3, 1]> (s) r = Reshape(t, h) y = MatMul(r, w) }}'  # noqa: E501
-    dense_model = onnx.parser.parse_model(text)
+    nodes = "s = Slice(x, z, f, a) t = Transpose <perm = [0, 2, 3, 1]> (s) r = Reshape(t, h) y = MatMul(r, w)"
+    dense_model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {dense} {{ {nodes} }}')
     for name, value in (("z", [0, 0]), ("f", [1, 5]), ("a", [2, 3]), ("h", [0, 5, 3])):
         dense_model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
     onnx.save_model(dense_model, str(tmp_path / "dense.onnx"))
-    said = refused("predict", tmp_path / "dense.onnx", *like, "-d", made / "data", "-o", tmp_path / "d.safetensors",
-                   "--class-names", made / "names.txt")  # fmt: skip
-    assert "5 rows of logits per image" in said
+    words = ("-d", made / "data", "-o", tmp_path / "d.safetensors", "--class-names", made / "names.txt")
+    refused("predict", tmp_path / "dense.onnx", *like, *words, names="5 rows")
 
 
 def test_a_damaged_file_is_refused(made, tmp_path):

@@ -41,7 +41,7 @@ def as_rows(logits: Any, num_columns: int) -> npt.NDArray[np.floating[Any]]:
         ...
         logn.errors.InputError: Expected `logits` to have shape (…, 3), but got (2, 5).
     """
-    array = logits if type(logits) is np.ndarray else _as_numpy(logits)  # memory maps are slow to slice
+    array = logits if type(logits) is np.ndarray else as_numpy(logits)  # memory maps are slow to slice
     if not array.ndim or array.shape[-1] != num_columns:
         raise InputError(f"Expected `logits` to have shape (…, {num_columns}), but got {array.shape}.")
     if array.dtype.char not in "efd":  # float16, float32, float64
@@ -49,10 +49,16 @@ def as_rows(logits: Any, num_columns: int) -> npt.NDArray[np.floating[Any]]:
     return array if array.ndim == 2 else array.reshape(-1, num_columns)
 
 
-def _as_numpy(logits: Any) -> npt.NDArray[Any]:
-    if not is_torch_tensor(logits):
-        return np.asarray(logits)
-    return (logits.float() if str(logits.dtype) == "torch.bfloat16" else logits).numpy(force=True)  # type: ignore[no-any-return]
+def as_numpy(values: Any) -> npt.NDArray[Any]:
+    """An array of what is given; a tensor comes to the CPU, and bfloat16, which NumPy lacks, becomes float32.
+
+    Example:
+        >>> as_numpy([1.5, 2.0])
+        array([1.5, 2. ])
+    """
+    if not is_torch_tensor(values):
+        return np.asarray(values)
+    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy(force=True)  # type: ignore[no-any-return]
 
 
 def row_blocks(rows: npt.NDArray[Any], size: int) -> Iterator[npt.NDArray[Any]]:

@@ -145,20 +145,20 @@ class ClassificationDataset:
     """
 
     def __init__(self, source: str | os.PathLike[str], image_root: str | os.PathLike[str] | None = None) -> None:
-        found = find_labels(source)
-        self.source, self.is_list = Path(source), found.form == "list"
+        where = find_labels(source)
+        self.source, self.is_list = Path(source), where.form == "list"
         if self.is_list:
-            self.root = found.root if image_root is None else Path(image_root)
-            names, texts = _read_list(found.path)
+            self.root = where.root if image_root is None else Path(image_root)
+            names, texts = _read_list(where.path)
             self.paths = [self.root / name for name in names]
         else:
             if image_root is not None:
                 raise InputError(f"`{source}` holds its images itself: leave out `images`.")
-            self.root = _split_folder(found)
+            self.root = _split_folder(where)
             self.paths, texts = _in_class_folders(self.root)
         self.classes = tuple(sorted(set(texts)))
-        place = {name: index for index, name in enumerate(self.classes)}
-        self.labels: IntArray = np.array([place[text] for text in texts], np.int64)
+        index_of = {name: index for index, name in enumerate(self.classes)}
+        self.labels: IntArray = np.array([index_of[text] for text in texts], np.int64)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -210,18 +210,17 @@ class ClassificationDataset:
 
     def _numbered(self, numbers: Sequence[int], num_columns: int, model: str) -> IntArray:
         """Numbers as columns; those out of range, twice, or of folders that sort in another order are refused."""
-        what = f"the labels of `{self.source}`" if self.is_list else f"the folders of `{self.source}`"
         if max(numbers) >= num_columns:
             raise InputError(
-                f"{what[0].upper()}{what[1:]} go up to {max(numbers)}, but {model} has {num_columns} columns, counted "
-                "from 0."
+                f"The classes of `{self.source}` go up to {max(numbers)}, but {model} has {num_columns} columns, "
+                "counted from 0."
             )
         widths = {len(name) for name in self.classes}
         is_sorted = num_columns <= 10 or (len(widths) == 1 and min(widths) >= len(str(num_columns - 1)))
         if len({*numbers}) < len(numbers) or not (self.is_list or is_sorted):
             raise InputError(
-                f"The numbers of {what} can be columns, or names that training sorted as text (10 before 2): pass "
-                "`class_names`, one name per column."
+                f"The classes of `{self.source}` can be columns, or names that training sorted as text (10 before 2): "
+                "pass `class_names`, one name per column."
             )
         return np.array(numbers, np.int64)
 
@@ -231,15 +230,14 @@ def _are_places(names: Sequence[str]) -> bool:
     return all(re.fullmatch(rf"(?:class|label)?[ _-]?0*{column}", name, re.I) for column, name in enumerate(names))
 
 
-def _split_folder(found: LabelSource) -> Path:
+def _split_folder(source: LabelSource) -> Path:
     """The folder of class folders: that of the split, where there are any."""
-    splits = split_folders(found.path)
-    if not splits and found.split is None:
-        return found.path
-    split = found.split or DEFAULT_SPLIT
+    splits = split_folders(source.path)
+    if not splits and source.split is None:
+        return source.path
+    split = source.split or DEFAULT_SPLIT
     if split not in splits:
-        has = f"has {', '.join(splits)}" if splits else "has none"
-        raise InputError(f"`{found.path}` has no split `{split}` (it {has}): name another after a colon.")
+        raise InputError(f"`{source.path}` has no split `{split}`; it has {', '.join(splits) or 'none'}.")
     return splits[split]
 
 
@@ -250,44 +248,28 @@ def _in_class_folders(root: Path) -> tuple[list[Path], list[str]]:
             f"`{root}` holds images outside of class folders: put each into the folder of its class, name the file "
             "of its boxes (.json, data.yaml), or pass images without labels as `images`."
         )
-    found = {folder.name: images_in(folder) for folder in subfolders(root)}
-    found = {name: paths for name, paths in found.items() if paths}
-    if len(found) < 2:
-        what = f"images of one class only ({next(iter(found))})" if found else "no folder of images per class"
+    pairs = [(path, folder.name) for folder in subfolders(root) for path in images_in(folder)]
+    if len({name for _, name in pairs}) < 2:
+        what = f"images of one class only ({pairs[0][1]})" if pairs else "no folder of images per class"
         raise InputError(f"`{root}` holds {what}: pass a folder with a folder of images for each class.")
-    return [path for paths in found.values() for path in paths], [name for name in found for _ in found[name]]
+    return [path for path, _ in pairs], [name for _, name in pairs]
 
 
 def _read_list(path: Path) -> tuple[list[str], list[str]]:
-    """The path and the class of each image in a list."""
+    """The path and the class of each image in a list: the last word of a line, or the columns of a table."""
     with naming(path):
-        names, labels = _read_image_table(path) if path.suffix.lower() == ".csv" else _read_image_lines(path)
-        if len(set(labels)) < 2:
+        if path.suffix.lower() == ".csv":
+            pairs = [[row.get("path", "").strip(), row.get("label", "").strip()] for row in read_table(path)]
+        else:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            pairs = [line.strip().rsplit(None, 1) for line in lines if line.strip()]
+        wrong = next((number for number, pair in enumerate(pairs, 1) if len(pair) < 2 or not all(pair)), None)
+        if wrong is not None:
+            raise InputError(f"Entry {wrong} is not a path and a class; in a table these are `path` and `label`.")
+        labels = [label for _, label in pairs]
+        if len({*labels}) < 2:
             raise InputError(f"It lists {f'images of one class only ({labels[0]})' if labels else 'no images'}.")
-        return names, labels
-
-
-def _read_image_lines(path: Path) -> tuple[list[str], list[str]]:
-    names, labels = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
-        if not line.strip():
-            continue
-        name, label = [*line.strip().rsplit(None, 1), ""][:2]
-        if not label:
-            raise InputError(f"Line {number} is not a path and a class: {line.strip()[:80]!r}.")
-        names.append(name)
-        labels.append(label)
-    return names, labels
-
-
-def _read_image_table(path: Path) -> tuple[list[str], list[str]]:
-    rows = read_table(path)
-    if not {"path", "label"} <= rows[0].keys():
-        raise InputError(f"Expected the columns `path` and `label`, but the first line has {', '.join(rows[0])}.")
-    for number, row in enumerate(rows, start=1):
-        if not (row["path"].strip() and row["label"].strip()):
-            raise InputError(f"Row {number} has an empty path or label.")
-    return [row["path"].strip() for row in rows], [row["label"].strip() for row in rows]
+        return [name for name, _ in pairs], labels
 
 
 def open_dataset(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.checks import Whole, check
 from logn.errors import InputError, MissingExtraError, warn
 
 Item = TypeVar("Item")
@@ -30,10 +33,10 @@ def find_images(folder: str | os.PathLike[str]) -> list[Path]:
     root = Path(folder)
     if not root.is_dir():
         raise InputError(f"There is no folder of images `{root}`.")
-    found = images_in(root)
-    if not found:
+    images = images_in(root)
+    if not images:
         raise InputError(f"`{root}` holds no images ({', '.join(SUFFIXES)}).")
-    return found
+    return images
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -48,24 +51,23 @@ def is_image(path: Path) -> bool:
 
 def select_images(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], count: int | None) -> list[Path]:
     """`count` images of a folder or of a list of files, spread evenly over them; all for None."""
-    found = find_images(source) if isinstance(source, str | os.PathLike) else [Path(path) for path in source]
-    return spread_evenly(found, count)
+    images = find_images(source) if isinstance(source, str | os.PathLike) else [Path(path) for path in source]
+    return spread_evenly(images, count)
 
 
-def spread_evenly(found: list[Item], count: int | None) -> list[Item]:
+def spread_evenly(images: list[Item], count: int | None) -> list[Item]:
     """`count` of a list, spread evenly over it; all for None.
 
     Example:
         >>> spread_evenly([1, 2, 3, 4, 5], 2)
         [1, 3]
     """
-    if not found:
+    if not images:
         raise InputError("The list of images is empty; pass at least one.")
-    if count is None or count >= len(found):
-        return found
-    if count < 1:
-        raise InputError(f"Expected `max_images` to be at least 1, but got {count}.")
-    return [found[index * len(found) // count] for index in range(count)]
+    check("max_images", count, Whole(1), optional=True)
+    if count is None or count >= len(images):
+        return images
+    return [images[index * len(images) // count] for index in range(count)]
 
 
 def read_rgb(path: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> npt.NDArray[np.uint8]:
@@ -102,6 +104,27 @@ def is_turned(picture: Any) -> bool:
         return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
     except (OSError, SyntaxError, ValueError, KeyError, TypeError, struct.error):  # damaged, and so of no effect
         return False
+
+
+def image_sizes(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """Width and height of each image, from the headers of the files, read by a few threads.
+
+    A warning counts images that their EXIF data ask to be turned, which is not done.
+    """
+    with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
+        headers = list(pool.map(partial(_header, import_pillow()), paths))
+    turned = [path for path, (*_, is_turned) in zip(paths, headers, strict=True) if is_turned]
+    if turned:
+        warn(f"{len(turned)} images, such as `{turned[0]}`, have {IGNORED_TURN}")
+    return [(width, height) for width, height, _ in headers]
+
+
+def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
+    try:
+        with pillow.open(path) as picture:
+            return *picture.size, is_turned(picture)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise InputError(f"The image `{path}` cannot be read: {error}.") from error
 
 
 def _from_16_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from logn.data.images import IGNORED_TURN, import_pillow, is_turned
-from logn.errors import InputError, warn
+from logn.errors import InputError
 
 YAML_SUFFIXES = (".yaml", ".yml")
 YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
@@ -24,7 +18,6 @@ LIST_SUFFIXES = (".txt", ".csv")
 DEFAULT_SPLIT = "val"
 # What folders of a split may be called.
 _SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
-_HEADERS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -80,8 +73,8 @@ def find_labels(source: str | os.PathLike[str]) -> LabelSource:
     """Recognise labels by their path; anything unknown is taken as a JSON file, whose reader says what is wrong.
 
     Example:
-        >>> found = find_labels("coco/data.yaml:test")
-        >>> found.path.name, found.form, found.split
+        >>> labels = find_labels("coco/data.yaml:test")
+        >>> labels.path.name, labels.form, labels.split
         ('data.yaml', 'yolo', 'test')
         >>> find_labels("val.json").form, find_labels("ImageNet_LT_test.txt").form
         ('json', 'list')
@@ -104,10 +97,8 @@ def with_split(source: str | os.PathLike[str], split: str) -> Path:
         >>> with_split("train.json", "train").name
         'train.json'
     """
-    found = find_labels(source)
-    if found.split is not None or not found.has_splits:
-        return Path(source)
-    return Path(f"{found.path}:{split}")
+    labels = find_labels(source)
+    return Path(source) if labels.split is not None or not labels.has_splits else Path(f"{labels.path}:{split}")
 
 
 def _form_of(path: Path) -> LabelSource | None:
@@ -138,45 +129,3 @@ def _yaml_in(folder: Path) -> Path | None:
     if len(files) == 1 and re.search(rb"(?m)^(names|nc)\s*:", files[0].read_bytes()):
         return files[0]
     return None
-
-
-def image_sizes(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Width and height of each image, in order, from the headers of the files, read ahead by a few threads.
-
-    A warning counts images that their EXIF data ask to be turned, which is not done.
-    """
-    read = partial(_header, import_pillow())
-    turned, first = 0, None
-    pending = iter(paths)
-    with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
-        while part := list(islice(pending, _HEADERS_AT_ONCE)):
-            for path, (width, height, is_turned) in zip(part, pool.map(read, part), strict=True):
-                if is_turned:
-                    turned, first = turned + 1, first or path
-                yield width, height
-    if turned:
-        warn(f"{turned} images, such as `{first}`, have {IGNORED_TURN}")
-
-
-def _header(pillow: Any, path: str) -> tuple[int, int, bool]:
-    try:
-        with pillow.open(path) as picture:
-            return *picture.size, is_turned(picture)
-    except FileNotFoundError:
-        raise InputError(f"The image `{path}` does not exist.") from None
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise InputError(f"The image `{path}` cannot be read: {error}.") from error
-
-
-def numbered(stems: Sequence[str]) -> list[int]:
-    """Ids of images by the names of their files: the numbers that they are, or else their places from 1 on.
-
-    Example:
-        >>> numbered(["000391", "000007"]), numbered(["a", "b"]), numbered(["1", "01"])
-        ([391, 7], [1, 2], [1, 2])
-    """
-    if all(stem.isascii() and stem.isdecimal() and len(stem) < 19 for stem in stems):
-        numbers = [int(stem) for stem in stems]
-        if len(set(numbers)) == len(numbers):
-            return numbers
-    return list(range(1, len(stems) + 1))

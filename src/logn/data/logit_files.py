@@ -253,33 +253,33 @@ def find_shards(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
         >>> [path.name for path in find_shards([folder, folder / "*.npy"])]
         ['a.npy', 'b.npy']
     """
-    found: dict[Any, Path] = {}
+    shards: dict[Any, Path] = {}
     for pattern in patterns:
         paths = _matches(str(pattern)) if str(pattern) else []  # a variable that is not set is not this folder
         if not paths:
             raise InputError(f"`{pattern}` matches no {', '.join(SUFFIXES)} files.")
         for path in paths:
-            found.setdefault(file_identity(path), path)
-    if not found:
+            shards.setdefault(file_identity(path), path)
+    if not shards:
         raise InputError("Pass at least one file of logits.")
-    return list(found.values())
+    return list(shards.values())
 
 
 def _matches(pattern: str) -> list[Path]:
-    if Path(pattern).is_dir():
+    path = Path(pattern)
+    if path.is_dir():
         # Hidden files are what an interrupted run left.
-        files = (path for path in Path(pattern).iterdir() if path.suffix in SUFFIXES and path.name[0] != ".")
-        return sorted(path for path in files if path.is_file() and _own_format(path) is None)
-    if Path(pattern).exists() or not glob.has_magic(pattern):
-        return [Path(pattern)]  # a file that is not there gets its own sentence when it is opened
-    matched = map(Path, glob.glob(pattern, recursive=True))
-    return sorted(path for path in matched if path.is_file() and _own_format(path) is None)
+        paths = [file for file in path.iterdir() if file.suffix in SUFFIXES and file.name[0] != "."]
+    elif path.exists() or not glob.has_magic(pattern):
+        return [path]  # a file that is not there gets its own sentence when it is opened
+    else:
+        paths = list(map(Path, glob.glob(pattern, recursive=True)))
+    return sorted(file for file in paths if file.is_file() and not _is_ours(file))
 
 
-def _own_format(path: Path) -> str | None:
-    """The format that LogN itself gave to the file, if it did."""
-    name = format_of(path) if path.suffix == ".safetensors" else None
-    return name if name in ("logn.statistics", "logn.affine") else None
+def _is_ours(path: Path) -> bool:
+    """Whether the file holds statistics or a correction."""
+    return path.suffix == ".safetensors" and format_of(path) in ("logn.statistics", "logn.affine")
 
 
 def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None) -> list[StoredArray]:
@@ -293,8 +293,8 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], key: str | None = None)
         (4, 3)
     """
     for path in map(Path, paths):
-        if own := _own_format(path):
-            raise InputError(f"`{path}` holds `{own}`, not logits.")
+        if _is_ours(path):
+            raise InputError(f"`{path}` holds `{format_of(path)}`, not logits.")
     shards = [locate_array(path, key) for path in paths]
     for shard in shards[1:]:
         if shard.num_columns != shards[0].num_columns:
@@ -312,12 +312,12 @@ class LogitBlock:
     Attributes:
         shard: The array that it belongs to.
         batches: First and last-plus-one row of each batch.
-        rows: Its rows, where the whole array was read beforehand.
+        whole: All rows of the shard, where they were read beforehand.
     """
 
     shard: StoredArray
     batches: tuple[tuple[int, int], ...]
-    rows: npt.NDArray[Any] | None = None
+    whole: npt.NDArray[Any] | None = None
 
     @property
     def start(self) -> int:
@@ -331,11 +331,9 @@ class LogitBlock:
 
     def read_batches(self) -> Iterator[np.ndarray]:
         """Yield the batches as (rows, C) arrays of float16, float32 or float64, valid until the next one."""
-        rows = self.rows
-        if rows is None:
-            rows = self.shard.open().reshape(-1, self.shard.num_columns)[self.start : self.stop]
+        rows = self.shard.open().reshape(-1, self.shard.num_columns) if self.whole is None else self.whole
         for start, stop in self.batches:
-            yield as_floats(rows[start - self.start : stop - self.start], self.shard.dtype)
+            yield as_floats(rows[start:stop], self.shard.dtype)
 
 
 @checked
@@ -360,19 +358,13 @@ def read_blocks(
         [(4, 2), (2, 2)]
     """
     whole = shard.open().reshape(-1, shard.num_columns) if shard.path.suffix == ".npz" else None
-    for batches in _block_ranges(shard, batch_rows):
-        yield LogitBlock(shard, batches, None if whole is None else whole[batches[0][0] : batches[-1][1]])
-
-
-def _block_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[tuple[int, int], ...]]:
     block: list[tuple[int, int]] = []
     for start, stop in _batch_ranges(shard, batch_rows):
         if block and (stop - block[0][0]) * shard.row_bytes > _BLOCK_BYTES:
-            yield tuple(block)
+            yield LogitBlock(shard, tuple(block), whole)
             block = []
         block.append((start, stop))
-    if block:
-        yield tuple(block)
+    yield LogitBlock(shard, tuple(block), whole)
 
 
 def _batch_ranges(shard: StoredArray, batch_rows: int) -> Iterator[tuple[int, int]]:

@@ -12,8 +12,8 @@ import msgspec
 
 from logn.base.files import require_file
 from logn.data.coco import Category, LabelledImage, LabelledObject, OutlinedObject
-from logn.data.images import SUFFIXES
-from logn.data.label_sources import DEFAULT_SPLIT, LabelSource, image_sizes, numbered
+from logn.data.images import SUFFIXES, image_sizes
+from logn.data.label_sources import DEFAULT_SPLIT, LabelSource
 from logn.errors import InputError, warn
 
 _SPLITS = ("train", "val", "test")
@@ -66,7 +66,7 @@ class YoloReader:
         self.names, yaml_file = read_yolo_data(source.path)
         self._paths = split_images(source.path, yaml_file, source.split or DEFAULT_SPLIT)
         self._ids = numbered([Path(path).stem for path in self._paths])
-        self._sizes = list(image_sizes(self._paths)) if sizes else None
+        self._sizes = image_sizes(self._paths) if sizes else None
 
     def categories(self) -> list[Category]:
         """The classes."""
@@ -261,3 +261,17 @@ def _lines(file: Path) -> list[tuple[int, str]] | None:
     except UnicodeDecodeError as error:
         raise InputError(f"`{file}` is not UTF-8 text: {error}.") from None
     return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+
+
+def numbered(stems: Sequence[str]) -> list[int]:
+    """Ids of images by the names of their files: the numbers that they are, or else their places from 1 on.
+
+    Example:
+        >>> numbered(["000391", "000007"]), numbered(["a", "b"]), numbered(["1", "01"])
+        ([391, 7], [1, 2], [1, 2])
+    """
+    if all(stem.isascii() and stem.isdecimal() and len(stem) < 19 for stem in stems):
+        numbers = [int(stem) for stem in stems]
+        if len(set(numbers)) == len(numbers):
+            return numbers
+    return list(range(1, len(stems) + 1))

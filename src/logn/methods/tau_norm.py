@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import is_torch_tensor
+from logn.base.arrays import as_numpy
 from logn.errors import InputError
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import checked_number
@@ -51,9 +51,7 @@ def tau_norm(weight: Any, tau: float = 1.0, bias: Any = None, *, background: int
 
 
 def _as_array(name: str, values: Any) -> npt.NDArray[np.float64]:
-    if is_torch_tensor(values):
-        values = values.detach().double().cpu().numpy()
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(as_numpy(values), np.float64)
     if not np.isfinite(array).all():
         raise InputError(f"Expected `{name}` to be finite, but it has values that are not.")
     return array

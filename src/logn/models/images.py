@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import is_torch_tensor
+from logn.base.arrays import as_numpy, is_torch_tensor
 from logn.data.images import read_rgb, select_images, spread_evenly
 from logn.errors import InputError, MissingExtraError, warn
 
@@ -110,7 +110,7 @@ def as_rgb(image: Any) -> Rgb:
         >>> as_rgb(np.ones((3, 4, 5), np.float32)).shape
         (4, 5, 3)
     """
-    array = image.numpy(force=True) if is_torch_tensor(image) else np.asarray(image)
+    array = as_numpy(image)
     if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3:
         return array
     if array.ndim != 3 or array.shape[0] != 3 or array.dtype.kind != "f":

@@ -338,7 +338,7 @@ def fingerprint(model: nn.Module) -> str:
     """The kind "torch:" and the SHA-256 over the names, shapes, types and bytes of all tensors in the model's state.
 
     Device, wrappers and the order of the names do not count; a cast to another precision does. All weights are read:
-    about a second for a gigabyte. That of an ONNX file is of another kind, "onnx:…" (`models.onnx.file.onnx_digest`).
+    about a second for a gigabyte. That of an ONNX file is of another kind, "onnx:…" (`OnnxFile.digest`).
 
     Example:
         >>> import torch

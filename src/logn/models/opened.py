@@ -101,6 +101,10 @@ class CorrectableModel(Model, Protocol):
     def suffix(self) -> str:
         """Suffix of the corrected file; empty for a folder."""
 
+    @property
+    def data_files(self) -> Sequence[Path]:
+        """Files beside it that hold its weights."""
+
     def check(self) -> None:
         """Refuse what could not be corrected, before the pass over the images, which may take an hour."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import is_torch_tensor
+from logn.base.arrays import as_numpy
 from logn.errors import InputError
 
 
@@ -146,10 +146,8 @@ def check_nms(kind: str, iou: float) -> None:
 
 def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:
     """An array as it is; lists and tensors, wherever they are, become arrays."""
-    if is_torch_tensor(values):
-        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy(force=True)
     try:
-        array = values if isinstance(values, np.ndarray) else np.asarray(values, np.float32)
+        array = as_numpy(values) if hasattr(values, "dtype") else np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"Expected `{name}` to be an array of numbers, but got {type(values).__name__}.") from error
     if array.dtype.kind not in "fiu":

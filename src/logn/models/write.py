@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -32,7 +33,7 @@ def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | 
     more = [beside(target, what, in_folder=False) for what in ("statistics", "affine")]
     if target.suffix.lower() == ".onnx":
         more.append(target.with_name(f"{target.name}.data"))  # weights in external data
-    refuse_inputs([target, *more], [*inputs, *files_of(model)])
+    refuse_inputs([target, *more], itertools.chain(inputs, files_of(model)))
     check_new(target, *more, overwrite=overwrite)
     parent = target.absolute().parent
     if not parent.is_dir():
@@ -41,7 +42,7 @@ def check_target(model: object, target: Path, *inputs: str | os.PathLike[str] | 
         raise InputError(f"The folder of the output, `{parent}`, is not writable; choose another.")
 
 
-def files_of(model: object) -> list[Path]:
+def files_of(model: object) -> Iterator[Path]:
     """The files of a model: itself, the weights beside an ONNX file, the Python file of a function.
 
     Example:
@@ -49,15 +50,13 @@ def files_of(model: object) -> list[Path]:
         ['models.py']
     """
     if not isinstance(model, str | os.PathLike):
-        return []
+        return
     path, (file, colon, _) = Path(model), os.fspath(model).rpartition(":")
-    if colon and file.endswith(".py"):
-        return [Path(file)]
-    if path.suffix.lower() != ".onnx" or not path.is_file():
-        return [path]
-    from logn.models.onnx.file import data_files
+    yield Path(file) if colon and file.endswith(".py") else path
+    if path.suffix.lower() == ".onnx" and path.is_file():
+        from logn.models.onnx.file import files_beside
 
-    return [path, *data_files(path)]
+        yield from files_beside(path)
 
 
 def check_suffix(source: CorrectableModel, target: Path) -> None:
@@ -113,7 +112,7 @@ def copy_model(source: CorrectableModel, target: Path, *, overwrite: bool = Fals
     path = Path(source.name)
     with staging_folder(target) as folder:
         source.copy(folder / target.name)
-        for data in files_of(path)[1:]:  # an ONNX file knows its weights by their names
+        for data in source.data_files:  # an ONNX file knows its weights by their names
             if not target.parent.samefile(path.parent):
                 place = folder / data.relative_to(path.parent)
                 place.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -26,18 +26,15 @@ from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
 from logn.statistics.head import Head
 
-FILE_FORMAT, FILE_SCHEMA = "logn.predictions", 7
+FILE_FORMAT: Literal["logn.predictions"] = "logn.predictions"
+FILE_SCHEMA: Literal[7] = 7
 HEADER_NAME = "header.json"
 # A shard is written when it has so many images or bytes: what a kill loses, and what a writer keeps in memory.
 SHARD_IMAGES, SHARD_BYTES = 32, 16_000_000
 
 
-class _HeaderFile(msgspec.Struct):
-    """`header.json`."""
-
-    format: str = ""
-    schema: int = 0
-    header: msgspec.Raw = msgspec.Raw()
+# Where the proposals of an image are, the file and the rows in it, and the size of the image.
+_IMAGE = np.dtype([(name, np.int64) for name in ("id", "height", "width", "shard", "first", "rows")])
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ class StoreHeader:
 
     def write(self, folder: Path) -> None:
         """Write the header of the predictions in `folder`, atomically."""
-        content = msgspec.json.encode({"format": FILE_FORMAT, "schema": FILE_SCHEMA, "header": self})
+        content = msgspec.json.encode(_HeaderFile(FILE_FORMAT, FILE_SCHEMA, self))
         write_text(folder / HEADER_NAME, msgspec.json.format(content, indent=1).decode() + "\n")
 
     @classmethod
@@ -132,14 +129,9 @@ class StoreHeader:
         if not path.is_file():
             raise InputError(f"`{folder}` holds no predictions of a detector: it has no `{HEADER_NAME}`.")
         try:
-            file = msgspec.json.decode(path.read_bytes(), type=_HeaderFile)
-            if file.format != FILE_FORMAT:
-                raise InputError(f"its format is {file.format!r}")
-            if file.schema != FILE_SCHEMA:
-                raise InputError(f"it has schema {file.schema}, but this version reads {FILE_SCHEMA}: predict again")
-            return msgspec.json.decode(file.header, type=cls)
-        except (OSError, ValueError) as error:
-            raise InputError(f"`{path}` is not the header of predictions: {str(error).rstrip('.')}.") from error
+            return msgspec.json.decode(path.read_bytes(), type=_HeaderFile).header
+        except msgspec.DecodeError as error:
+            raise InputError(f"`{path}` is not the header of predictions of this version: {error}.") from error
 
     def check_same(self, other: StoreHeader, path: Path) -> None:
         """Refuse to continue the predictions in `path`, whose header this is, under another one."""
@@ -156,18 +148,12 @@ def _brief(value: Any) -> str:
     return text if len(text := repr(value)) < 80 else text[:77] + "…"
 
 
-@dataclass(frozen=True, eq=False)
-class _Images:
-    """Where the proposals of images are: the file and the rows in it, with the size of each image."""
+class _HeaderFile(msgspec.Struct):
+    """`header.json`."""
 
-    ids: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    shard: npt.NDArray[np.intp]
-    first: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-
-    def take(self, positions: npt.NDArray[np.intp]) -> _Images:
-        return _Images(*(getattr(self, name)[positions] for name in self.__dataclass_fields__))
+    format: Literal["logn.predictions"]
+    schema: Literal[7]
+    header: StoreHeader
 
 
 class Predictions:
@@ -195,36 +181,36 @@ class Predictions:
         self.path = Path(path)
         self.header = StoreHeader.read(self.path)
         self._shards = sorted(self.path.glob("*.safetensors"))
-        tables = [_read_table(shard, number, self.header.digest) for number, shard in enumerate(self._shards)]
-        columns = zip(*([_NO_IMAGES, *tables]), strict=True)
-        self._images = _Images(*(np.concatenate(column) for column in columns))
-        self._images = self._images.take(self._sorted_without_repeats())
+        digest = self.header.digest
+        tables = [_read_table(shard, number, digest) for number, shard in enumerate(self._shards)]
+        self._images = np.concatenate([np.empty(0, _IMAGE), *tables])
+        self._images.sort(order=["id", "shard"])
+        self._leave_out_repeats()
 
-    def _sorted_without_repeats(self) -> npt.NDArray[np.intp]:
-        """Order of the images by id; an exact repeat is left out, a differing one refused."""
-        order = np.argsort(self._images.ids, kind="stable")
-        ids = self._images.ids[order]
-        repeats = np.flatnonzero(ids[1:] == ids[:-1]) + 1
-        for position in repeats:
-            earlier, later = vars(self[order[position - 1]]), vars(self[order[position]])
+    def _leave_out_repeats(self) -> None:
+        """Keep one of the images that two processes wrote with the same content; refuse other content."""
+        repeats = np.flatnonzero(np.diff(self.image_ids) == 0) + 1
+        for position in repeats.tolist():
+            earlier, later = vars(self[position - 1]), vars(self[position])
             if not all(np.array_equal(earlier[name], later[name]) for name in earlier):
                 raise InputError(
-                    f"`{self.path}` holds image {ids[position]} twice, with different proposals; use a new folder."
+                    f"`{self.path}` holds image {self.image_ids[position]} twice, with different proposals; use a "
+                    "new folder."
                 )
-        return np.delete(order, repeats)
+        self._images = np.delete(self._images, repeats)
 
     def __len__(self) -> int:
-        return len(self._images.ids)
+        return len(self._images)
 
     @property
     def image_ids(self) -> npt.NDArray[np.int64]:
         """The id of each image, ascending."""
-        return self._images.ids
+        return self._images["id"]
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """`(I, 2)` height and width of each image."""
-        return self._images.sizes
+        return np.stack([self._images["height"], self._images["width"]], axis=1)
 
     @property
     def num_columns(self) -> int:
@@ -239,7 +225,7 @@ class Predictions:
     @property
     def num_proposals(self) -> int:
         """Number of proposals in all images."""
-        return int(self._images.rows.sum())
+        return int(self._images["rows"].sum())
 
     @property
     def is_complete(self) -> bool:
@@ -254,13 +240,11 @@ class Predictions:
         """The proposals of one image."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"Expected `index` to be below {len(self)}, but got {index}.")
-        images = self._images
-        first, count = int(images.first[index]), int(images.rows[index])
-        height, width = images.sizes[index].tolist()
-        with safe_open(self._shards[images.shard[index]], framework="numpy") as shard:
+        _, height, width, shard, first, count = self._images[index].tolist()
+        with safe_open(self._shards[shard], framework="numpy") as file:
             # safetensors has no slice without rows at the end of an array.
             arrays = {
-                name: shard.get_slice(name)[first : first + count] if count else shard.get_tensor(name)[:0]
+                name: file.get_slice(name)[first : first + count] if count else file.get_tensor(name)[:0]
                 for name in self.header.arrays
             }
         return Proposals(height=height, width=width, **arrays)
@@ -272,25 +256,24 @@ class Predictions:
     def part(self, rows: npt.NDArray[np.intp]) -> Predictions:
         """Some of the images, by position, in that order."""
         chosen = copy.copy(self)
-        chosen._images = self._images.take(rows)
+        chosen._images = self._images[rows]
         return chosen
 
 
-_Table = tuple[npt.NDArray[np.int64], ...]
-_NO_IMAGES: _Table = (np.empty(0, np.int64), np.empty((0, 2), np.int64), *[np.empty(0, np.int64)] * 3)
-
-
-def _read_table(path: Path, number: int, digest: str) -> _Table:
-    """The images of a shard, as `_Images` has them; a damaged shard and one of other predictions are refused."""
+def _read_table(path: Path, number: int, digest: str) -> npt.NDArray[Any]:
+    """The images of a shard; a damaged shard and one of other predictions are refused."""
     try:
-        with safe_open(path, framework="numpy") as shard:
-            ids, sizes, rows = (shard.get_tensor(name) for name in ("image_ids", "sizes", "rows"))
-            header = (shard.metadata() or {}).get("header")
+        with safe_open(path, framework="numpy") as file:
+            ids, sizes, rows = (file.get_tensor(name) for name in ("image_ids", "sizes", "rows"))
+            metadata = file.metadata() or {}
     except SafetensorError as error:
         raise InputError(f"`{path}` is damaged ({error}); delete it and predict again.") from error
-    if header != digest:
+    if metadata.get("header") != digest:
         raise InputError(f"`{path}` belongs to other predictions than the `{HEADER_NAME}` beside it; use a new folder.")
-    return ids, sizes, np.full(len(ids), number), np.cumsum(rows) - rows, rows
+    images = np.empty(len(ids), _IMAGE)
+    images["id"], images["height"], images["width"], images["rows"] = ids, sizes[:, 0], sizes[:, 1], rows
+    images["shard"], images["first"] = number, np.cumsum(rows) - rows
+    return images
 
 
 def is_store(source: Any) -> bool:

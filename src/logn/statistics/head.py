@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, sigmoid, softmax
-from logn.base.strict_json import parse_json, typed_values
+from logn.base.strict_json import parse_json
 from logn.data.class_names import names_differ
 from logn.errors import InputError, warn
 
@@ -318,10 +319,12 @@ class Head:
     def of_values(cls, values: Any) -> Head:
         """A head of plain values, as JSON has them."""
         try:
-            head: Head = typed_values(cls, values)
-        except (TypeError, LookupError) as error:
+            unknown = msgspec.convert(values, dict[str, Any]).keys() - {field.name for field in fields(cls)}
+            if unknown:
+                raise msgspec.ValidationError(f"`{min(unknown)}` is not one")
+            return msgspec.convert(values, cls)
+        except msgspec.ValidationError as error:
             raise InputError(f"Expected `{HEAD_KEY}` to hold the fields of a head: {error}.") from error
-        return head
 
 
 def check_background(background: Any) -> int | None:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from logn.base.arrays import (
     FloatArray,
+    as_numpy,
     as_rows,
-    is_torch_tensor,
     ratio,
     sigmoid,
     softmax,
@@ -381,8 +381,7 @@ class ClassMoments:
 
     def _objectness_of(self, rows: npt.NDArray[Any], objectness: Any) -> npt.NDArray[Any]:
         """One logit per row, (N, 1)."""
-        array = objectness if is_torch_tensor(objectness) else np.asarray(objectness)
-        values = as_rows(array.reshape(-1, 1), 1)
+        values = as_rows(as_numpy(objectness).reshape(-1, 1), 1)
         if len(values) != len(rows):
             raise InputError(
                 f"Expected `objectness` to be one logit for each of {len(rows)} rows, but got {len(values)}."

@@ -11,7 +11,7 @@ from tests.made.onnx_graphs import run_graph, write_graph
 from logn.base.arrays import softmax
 from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
-from logn.models.onnx.file import onnx_digest, read_onnx
+from logn.models.onnx.file import read_onnx
 from logn.models.onnx.fold import fold_onnx
 from logn.models.onnx.locate import Wanted, locate
 from logn.statistics.head import Head
@@ -92,7 +92,7 @@ def recorded_at(layer, fingerprint):
 
 def test_the_map_goes_where_its_statistics_were_recorded(tmp_path, refused):
     source = write(tmp_path / "m.onnx", "a = Gemm(x, v) h = Relu(a) b = Gemm(h, u)", {"a": 3, "b": 3})
-    digest = onnx_digest(read_onnx(source))
+    digest = read_onnx(source).digest
     assert fold_onnx(source, recorded_at("b", digest), tmp_path / "b.onnx").tensors == ("b",)
     before, after = run(source), run(tmp_path / "b.onnx")
     np.testing.assert_array_equal(after["a"], before["a"])
@@ -104,7 +104,7 @@ def test_the_map_goes_where_its_statistics_were_recorded(tmp_path, refused):
 
 def test_a_second_fold_is_refused_by_the_metadata_and_without_them_by_the_fingerprint(tmp_path, refused):
     source = write(tmp_path / "m.onnx", "y = Gemm(x, w)", {"y": 3})
-    affine = recorded_at("y", onnx_digest(read_onnx(source)))
+    affine = recorded_at("y", read_onnx(source).digest)
     fold_onnx(source, affine, tmp_path / "once.onnx")
     model = onnx.load(str(tmp_path / "once.onnx"))
     assert [entry.key for entry in model.metadata_props] == ["logn.folded"]

@@ -12,10 +12,10 @@ from onnx import numpy_helper
 from PIL import Image
 
 from logn.errors import InputError
-from logn.models.onnx.description import describe, settle
-from logn.models.onnx.file import read_onnx
+from logn.models.hints import Hints
 from logn.models.onnx.model import record_onnx
 from logn.models.open import detector as open_detector
+from logn.models.open import open_model
 from logn.models.preprocessing import Preprocessing, read_preprocessing
 
 CLASSES = 5
@@ -61,7 +61,7 @@ def images(tmp_path):
 def test_rows_without_an_image_axis_are_those_of_one_image(tmp_path, images, batch):
     path = detector(tmp_path / "d.onnx", batch, class_names=NAMES, preprocessing=PREPROCESSING)
     model = open_detector(path)
-    assert (model.num_classes, model.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
+    assert (model.num_classes, model.head.activation, list(model.class_names)) == (CLASSES, "sigmoid", NAMES)
     pictures = [np.asarray(Image.open(file)) for file in sorted(images.iterdir())]
     proposals = model.propose(pictures)
     assert [(item.boxes.shape, item.logits.shape) for item in proposals] == [((64, 4), (64, CLASSES))] * 3
@@ -81,12 +81,11 @@ def test_rows_without_an_image_axis_are_those_of_one_image(tmp_path, images, bat
     ],
 )
 def test_metadata_of_any_exporter_say_names_size_and_preprocessing(tmp_path, metadata, size, names):
-    file = read_onnx(detector(tmp_path / "d.onnx", **metadata))
-    description = describe(file)
-    preprocessing = settle(file, description)
+    model = open_model(detector(tmp_path / "d.onnx", **metadata))
+    preprocessing = model.detector.preprocessing
     assert (preprocessing.size, preprocessing.mean) == (size, (0.25,))
-    assert description.names_of(CLASSES) == (None if names is None else tuple(names))
-    assert description.source == "its metadata"
+    assert model.head.names == (None if names is None else tuple(names))
+    assert "its metadata" in model.traits.preprocessing
 
 
 @pytest.mark.parametrize(
@@ -104,17 +103,15 @@ def test_metadata_of_any_exporter_say_names_size_and_preprocessing(tmp_path, met
 )
 def test_metadata_that_cannot_be_are_refused(tmp_path, metadata, sentence):
     with pytest.raises(InputError, match=sentence):
-        describe(read_onnx(detector(tmp_path / "d.onnx", **metadata)))
+        open_detector(detector(tmp_path / "d.onnx", **metadata))
 
 
 def test_preprocessing_of_a_file_is_that_of_its_fields(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**PREPROCESSING, "channels": "BGR"}))
     assert read_preprocessing(path) == Preprocessing((64, 64), "stretch", mean=(0.25,), channels="BGR")
-    file = read_onnx(detector(tmp_path / "d.onnx"))
-    description = describe(file, str(path))
-    settled = settle(file, description)
-    assert (settled.mean, settled.size, description.preset.activation) == ((0.25,), (64, 64), None)
+    settled = open_model(detector(tmp_path / "d.onnx"), Hints(like=str(path))).detector.preprocessing
+    assert (settled.mean, settled.size, settled.channels) == ((0.25,), (64, 64), "BGR")
     path.write_text(json.dumps({"mean": ["red"]}))
     for wrong, message in ((path, "has a value of a wrong type"), (tmp_path / "no.json", r"no\.json")):
         with pytest.raises(InputError, match=message):

@@ -114,14 +114,11 @@ def _random_images(model: Path, size: tuple[int, int] | None) -> dict[str, Any] 
     """Inputs of `size` to prove the fold on; None for the size that the model declares."""
     if size is None:
         return None
-    from logn.models.onnx.description import at_size, completed, image_input
-    from logn.models.onnx.file import model_inputs, random_inputs, read_onnx
+    from logn.models.onnx.file import read_onnx
+    from logn.models.onnx.inputs import ImageInput
     from logn.models.preprocessing import Preprocessing
 
-    inputs = model_inputs(read_onnx(model).model)
-    image = image_input(inputs)
-    settled = completed(Preprocessing(size=size), image)
-    return random_inputs(at_size(inputs, image, size, settled.layout or "NCHW"))
+    return ImageInput(read_onnx(model).inputs, Preprocessing(size=size)).random()
 
 
 def _print(report: FoldReport) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, is_torch_tensor
+from logn.base.arrays import FloatArray, as_numpy
 from logn.data.class_counts import ClassCounts
 from logn.data.class_tables import column_of, naming, read_json, read_npy, read_table
 from logn.errors import InputError
@@ -200,7 +200,7 @@ def checked_labels(labels: Any, num_classes: int) -> IntArray:
         content = read_labels(labels)
         with naming(Path(labels)):
             return checked_labels(content, num_classes)
-    array: npt.NDArray[Any] = labels.numpy(force=True) if is_torch_tensor(labels) else np.asarray(labels)
+    array = as_numpy(labels)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise InputError(
             f"Expected `labels` to be one whole number per row, but got {array.dtype} of shape {array.shape}."

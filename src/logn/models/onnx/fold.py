@@ -15,16 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import sigmoid
-from logn.base.files import check_new, put_files, staging_folder
+from logn.base.files import check_new, put_files, refuse_inputs, require_place, staging_folder
 from logn.base.strict_json import parse_json
+from logn.data.class_names import are_placeholders
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.models.hints import Hints
 from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.models.onnx.candidates import BOX, score_outputs
-from logn.models.onnx.description import checked_names
-from logn.models.onnx.file import Arrays, OnnxFile, onnx_digest, read_onnx
+from logn.models.onnx.description import column_names, names_in
+from logn.models.onnx.file import OnnxFile, read_onnx
 from logn.models.onnx.graph import CHOICE, LAYER, OnnxGraph
+from logn.models.onnx.inputs import Arrays
 from logn.models.onnx.layers import OURS
 from logn.models.onnx.locate import Located, OnnxLogits, Wanted, locate
 from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof, largest_difference
@@ -34,30 +36,24 @@ METADATA_KEY = "logn.folded"
 
 
 @dataclass(frozen=True)
-class FoldReport:
-    """What `fold_onnx` did.
+class FoldReport(Proof):
+    """What `fold_onnx` did, and its proof: the largest difference in onnxruntime and on how many rows.
 
     Attributes:
         output_path: The file that was written.
         tensors: The tensors that hold the logits; two nodes (Mul, Add) are behind each.
         axis: Their class axis, counted from the end.
         activation: What the model applies to them: "softmax", "sigmoid", or None.
-        largest_difference: Largest distance between new logits and scale * old logits + shift, in onnxruntime.
-        largest_logit: Largest magnitude of the latter.
-        rows: How many rows of logits were compared.
     """
 
     output_path: Path
     tensors: tuple[str, ...]
     axis: int
     activation: str | None
-    largest_difference: float
-    largest_logit: float
-    rows: int
 
 
 def fold_onnx(
-    model_path: str | os.PathLike[str] | OnnxFile,
+    model_path: str | os.PathLike[str],
     affine: ClassAffine,
     output_path: str | os.PathLike[str],
     *,
@@ -79,7 +75,7 @@ def fold_onnx(
     not computed from them changed.
 
     Args:
-        model_path: The ONNX file, or one that was read; it does not change.
+        model_path: The ONNX file; it does not change.
         affine: The map, one column per class and for the background.
         output_path: The file to write; weights in external data go to a file of that name plus `.data`.
         tensor: Name of the tensor that holds the logits, or of the output behind their activation, or several such; by
@@ -110,113 +106,86 @@ def fold_onnx(
     if not isinstance(affine, ClassAffine):
         raise InputError(f"Expected `affine` to be a ClassAffine to fold, but got {type(affine).__name__}.")
     file, target = read_onnx(model_path), Path(output_path)
-    _check_paths(file, target, overwrite=overwrite)
+    name = f"`{file.path}`"
+    outputs = [target, *([_data_of(target)] if file.external else [])]
+    require_place(target)
+    refuse_inputs(outputs, [file.path, *file.data_files])
+    check_new(*outputs, overwrite=overwrite)
     if not allow_refold:
-        refuse_folded_file(file.model, file.path)
-        if affine.head is not None and affine.head.source_kind == "onnx":
-            head = Head(background=affine.background, source=onnx_digest(file))
-            affine.check_fits(head, f"`{file.path}`", allow_mismatch=allow_mismatch)
-    names = (tensor,) if isinstance(tensor, str) else tuple(tensor or ())
-    recorded = _Recorded.of(affine, file.graph)
-    wanted = Wanted(
-        affine.num_columns,
-        names or recorded.tensors,
-        activation,
-        axis,
-        affine.background is not None,
-        parameters=() if names else recorded.parameters,
-    )
+        refuse_folded_file(file)
+    hints, columns, background = Hints(tensor=tensor, class_names=class_names), affine.num_columns, affine.background
+    tensors, parameters = (hints.tensors, ()) if hints.tensors else _recorded_at(affine, file.graph)
     runs = [dict(run) for run in ([inputs] if isinstance(inputs, Mapping) else inputs or [])]
+    wanted = Wanted(columns, tensors, activation, axis, background is not None, parameters=parameters)
     located = locate(file, wanted, runs[0] if runs else None)
     logits = located.logits
-    place = affine.background
-    known = checked_names(
-        file, Hints(class_names=class_names).names(affine.num_columns, place), affine.num_columns, place
-    )
-    head = Head.of_classes(known, affine.num_columns, place, activation=logits.activation)
-    affine.check_fits(head, f"`{file.path}`", allow_mismatch=allow_mismatch)
-    if not allow_mismatch:
-        recorded.check(logits, file.path, named=bool(names))
-    _warn_of_raw_outputs(file.graph, logits)
-    scaling = None if class_factors is None else _ScoreScaling.of(file, located, class_factors)
-    with staging_folder(target) as folder:
-        proof = _write(file, logits, affine, scaling, folder / target.name, [located.inputs, *runs[1:]])
-        written = {part: target.with_name(part.name) for part in (_data_of(folder / target.name), folder / target.name)}
-        put_files({part: path for part, path in written.items() if part.exists()}, overwrite=overwrite)
-    return FoldReport(
-        output_path=target,
-        tensors=logits.tensors,
-        axis=logits.axis,
+    names = column_names(names_in(file), hints.names(columns, background), columns, background, name)
+    head = Head.of_classes(
+        None if names is None or are_placeholders(names) else names,
+        columns,
+        background,
         activation=logits.activation,
-        largest_difference=proof.largest_difference,
-        largest_logit=proof.largest_logit,
-        rows=proof.rows,
+        source=None if allow_refold or affine.head is None else file.digest,
+    )
+    affine.check_fits(head, name, allow_mismatch=allow_mismatch)
+    if not allow_mismatch:
+        check_place(affine, logits, name, None if hints.tensors else parameters)
+    with staging_folder(target) as folder:
+        proof = fold_located(file, located, affine, folder / target.name, runs, class_factors)
+        written = sorted(folder.iterdir(), key=lambda part: part.name == target.name)  # the model last
+        put_files({part: target.with_name(part.name) for part in written}, overwrite=overwrite)
+    return FoldReport(
+        **vars(proof), output_path=target, tensors=logits.tensors, axis=logits.axis, activation=logits.activation
     )
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """Where the statistics of a map were recorded, as far as it says so.
+def _recorded_at(affine: ClassAffine, graph: OnnxGraph) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tensors that the statistics of a map were recorded at, or the parameters of that layer of a torch model.
 
-    Attributes:
-        layer: As the map names it: tensors of an ONNX file, or modules of a torch model; None where it names none.
-        tensors: The tensors, where this file has them.
-        parameters: The weights and biases of the modules, where this file has any of them.
-        in_file: Whether it was an ONNX file.
+    Both as far as the map says so and this graph has them.
     """
-
-    layer: str | None = None
-    tensors: tuple[str, ...] = ()
-    parameters: tuple[str, ...] = ()
-    in_file: bool = False
-
-    @classmethod
-    def of(cls, affine: ClassAffine, graph: OnnxGraph) -> _Recorded:
-        head = affine.head
-        if head is None or head.layer is None:
-            return cls()
-        names = tuple(head.layer.split(", "))
-        if head.source_kind == "onnx":
-            return cls(head.layer, names if all(name in graph.producers for name in names) else (), in_file=True)
-        parameters = tuple(f"{name}.{part}" for name in names for part in ("weight", "bias"))
-        return cls(head.layer, (), tuple(name for name in parameters if name in graph.initializers))
-
-    def check(self, logits: OnnxLogits, path: Path, *, named: bool) -> None:
-        """Refuse logits of another layer; those of a torch layer also where the graph scales them."""
-        if self.layer is None or (named and not self.in_file):
-            return
-        found = ", ".join(logits.tensors)
-        if self.in_file and {*logits.tensors} != {*self.layer.split(", ")}:
-            raise InputError(
-                f"`affine` was recorded at `{self.layer}`, not at the logits `{found}` of `{path}`; collect the "
-                "statistics there (in Python allow_mismatch=True folds it all the same)."
-            )
-        weights = {name for layer in logits.layers for name in (layer.weight, layer.bias)}
-        if self.parameters and weights.isdisjoint(self.parameters):
-            raise InputError(
-                f"`affine` was recorded at `{self.layer}`, not at the logits `{found}` of `{path}`; name the output "
-                "of that layer as `tensor`."
-            )
-        for layer in () if self.in_file else logits.layers:
-            if layer.scaled:
-                raise InputError(
-                    f"`affine` was recorded at `{self.layer}`, but the logits `{found}` of `{path}` are its output "
-                    f"`{layer.output}` on another scale; name the one that is meant as `tensor`."
-                )
+    head = affine.head
+    if head is None or head.layer is None:
+        return (), ()
+    names = tuple(head.layer.split(", "))
+    if head.source_kind == "onnx":
+        return names if {*names} <= graph.producers.keys() else (), ()
+    parameters = (f"{name}.{part}" for name in names for part in ("weight", "bias"))
+    return (), tuple(name for name in parameters if name in graph.initializers)
 
 
-def _check_paths(file: OnnxFile, target: Path, *, overwrite: bool) -> None:
-    """Refuse an output that is the model itself, a folder, without a folder, or there already."""
-    if target.exists() and file.path.samefile(target):
-        raise InputError(f"`output_path` is the model itself, `{file.path}`; choose another file.")
-    if target.is_dir():
-        raise InputError(f"`{target}` is a folder; choose the name of a file.")
-    if not target.parent.is_dir():
-        raise InputError(f"There is no folder `{target.parent}` for `{target}`; make it first.")
-    data = _data_of(target)
-    if data.resolve() in {(file.path.parent / name).resolve() for name in file.data_files}:
-        raise InputError(f"`{target}` would share its data file `{data.name}` with the model; choose another name.")
-    check_new(target, *([data] if file.data_files else []), overwrite=overwrite)
+def check_place(affine: ClassAffine, logits: OnnxLogits, name: str, parameters: Sequence[str] | None = None) -> None:
+    """Refuse logits of another layer than the one that a map was recorded at.
+
+    Args:
+        affine: The map.
+        logits: The logits that it is to go behind.
+        name: What to call the file in messages.
+        parameters: Those of the map's layer in a torch model, as far as the file has them; None where the user named
+            the logits, which need not be that layer then.
+    """
+    head, here = affine.head, ", ".join(logits.tensors)
+    if head is None or head.layer is None:
+        return
+    if head.source_kind == "onnx" and {*logits.tensors} != {*head.layer.split(", ")}:
+        raise InputError(
+            f"`affine` was recorded at `{head.layer}`, not at the logits `{here}` of {name}; collect the statistics "
+            "there (in Python allow_mismatch=True folds it all the same)."
+        )
+    if head.source_kind == "onnx" or parameters is None:
+        return
+    weights = {part for layer in logits.layers for part in (layer.weight, layer.bias)}
+    if parameters and weights.isdisjoint(parameters):
+        raise InputError(
+            f"`affine` was recorded at `{head.layer}`, not at the logits `{here}` of {name}; name the output of that "
+            "layer as `tensor`."
+        )
+    scaled = [layer.output for layer in logits.layers if layer.scaled]
+    if scaled:
+        raise InputError(
+            f"`affine` was recorded at `{head.layer}`, but the logits `{here}` of {name} are its output `{scaled[0]}` "
+            "on another scale; name the one that is meant as `tensor`."
+        )
 
 
 def _data_of(target: Path) -> Path:
@@ -224,17 +193,29 @@ def _data_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.data")
 
 
-def _write(
+def fold_located(
     file: OnnxFile,
-    logits: OnnxLogits,
+    located: Located,
     affine: ClassAffine,
-    scaling: _ScoreScaling | None,
-    target: Path,
-    runs: Sequence[Arrays],
+    output: Path,
+    runs: Sequence[Arrays] = (),
+    class_factors: npt.ArrayLike | None = None,
 ) -> Proof:
-    """Write the corrected file and prove it; raise if the proof fails."""
+    """Write a map behind the logits of a file and prove it; raise if the proof fails.
+
+    Args:
+        file: The file.
+        located: Its logits.
+        affine: The map.
+        output: The file to write, and beside it one more where the weights are in external data.
+        runs: What to run both files on; by default what the logits were found on.
+        class_factors: One factor per class for the class scores at the output, as `fold_onnx` takes them.
+    """
     import onnx
 
+    logits = located.logits
+    kept = _kept_outputs(file.graph, logits)
+    scaling = None if class_factors is None else _ScoreScaling.of(file, located, class_factors)
     whole, copy = _over_all_columns(affine, logits), _Copy(file.model)
     with np.errstate(over="ignore"):  # what half precision cannot hold, the proof refuses
         scale, shift = (part.astype(logits.dtype) for part in (whole.scale, whole.shift))
@@ -244,23 +225,37 @@ def _write(
         copy.insert(tensor, Mul=names[0], Add=names[1])
     if scaling is not None:
         copy.insert(scaling.output, Mul=copy.store(f"{OURS}class_factors", scaling.numbers))
-    write_fold(copy.model, affine, logits.tensors)
+    _mark(copy.model, affine, logits.tensors)
     for tensor in copy.model.graph.initializer:
         if tensor.name in file.external:
-            onnx.external_data_helper.set_external_data(tensor, _data_of(target).name)
-    onnx.save_model(copy.model, str(target))
-    if _data_of(target).exists():
-        _data_of(target).chmod(target.stat().st_mode)  # onnx makes it readable for its owner only
-    return _prove(file, logits, whole, scaling, target, runs)
+            onnx.external_data_helper.set_external_data(tensor, _data_of(output).name)
+    onnx.save_model(copy.model, str(output))
+    if file.external:
+        _data_of(output).chmod(output.stat().st_mode)  # onnx makes it readable for its owner only
+    return _prove(file, logits, whole, kept, scaling, output, runs or [located.inputs])
 
 
-def _warn_of_raw_outputs(graph: OnnxGraph, logits: OnnxLogits) -> None:
-    """Warn of outputs that hold the same logits before a temperature: they stay as they are."""
-    scaled = [layer.output for layer in logits.layers if layer.scaled]
-    for name in sorted(score_outputs(graph, scaled) - graph.reached_from(logits.tensors).keys()):
-        warn(
-            f"The output `{name}` holds the logits before they are scaled to `{logits.tensors[0]}`, and stays as it is."
-        )
+def _kept_outputs(graph: OnnxGraph, logits: OnnxLogits) -> list[str]:
+    """The outputs that a fold must leave as they are: those that are not computed from the logits, and all boxes.
+
+    What the scores select (boxes behind a suppression) is in another order afterwards, and cannot be compared. An
+    output that another layer computes from the logits is refused; one of the logits before a temperature is warned of.
+    """
+    reached, scores = graph.reached_from(logits.tensors), score_outputs(graph, logits.tensors)
+    kept = []
+    for name in graph.outputs:
+        ways = reached.get(name, set())
+        if LAYER in ways:
+            raise InputError(
+                f"The output `{name}` would change too: another layer computes it from the logits "
+                f"`{logits.tensors[0]}`; export the model with separate heads."
+            )
+        if not ways or (CHOICE not in ways and name not in scores and BOX.search(name)):
+            kept.append(name)
+    scaled = score_outputs(graph, [layer.output for layer in logits.layers if layer.scaled])
+    for name in sorted(scaled.intersection(kept)):
+        warn(f"The output `{name}` holds the logits before they become `{logits.tensors[0]}`, and stays as it is.")
+    return kept
 
 
 def _over_all_columns(affine: ClassAffine, logits: OnnxLogits) -> ClassAffine:
@@ -368,6 +363,7 @@ def _prove(
     file: OnnxFile,
     logits: OnnxLogits,
     whole: ClassAffine,
+    kept: Sequence[str],
     scaling: _ScoreScaling | None,
     written: Path,
     runs: Sequence[Arrays],
@@ -381,7 +377,12 @@ def _prove(
         proof = compare_logits(old, new, logits.tensors, logits.axis, whole, half=half)
         if proof.holds:
             tolerance = HALF_TOLERANCE if half else TOLERANCE
-            check_outputs(file.graph, logits.tensors, old, new, tolerance)
+            for name in kept:
+                if not _is_same(new[name], old[name], tolerance):
+                    raise InputError(
+                        f"The output `{name}` would change too: it is computed from `{logits.tensors[0]}`; name the "
+                        "class logits as `tensor`."
+                    )
             if scaling is not None:
                 scaling.check(logits, old, new, tolerance)
         proofs.append(proof)
@@ -418,37 +419,6 @@ def compare_logits(
     return Proof.of(difference, largest, rows, half=half)
 
 
-def check_outputs(
-    graph: OnnxGraph, tensors: Sequence[str], before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float
-) -> None:
-    """Refuse a fold that changes an output that is not computed from the logits, or another one than the class scores.
-
-    What the scores select (boxes behind a suppression) is in another order afterwards, and cannot be compared.
-
-    Args:
-        graph: The graph before the fold.
-        tensors: The tensors that hold the logits.
-        before: The outputs before the fold.
-        after: Those after it.
-        tolerance: Largest difference, relative to the largest value of an output (or to 1).
-    """
-    reached, scores = graph.reached_from(tensors), score_outputs(graph, tensors)
-    for name in graph.outputs:
-        ways = reached.get(name, set())
-        if LAYER in ways:
-            raise InputError(
-                f"The output `{name}` would change too: another layer computes it from the logits `{tensors[0]}`; "
-                "export the model with separate heads."
-            )
-        if CHOICE in ways or name in scores or (ways and not BOX.search(name)):
-            continue
-        if not _is_same(after[name], before[name], tolerance):
-            raise InputError(
-                f"The output `{name}` would change too: it is computed from `{tensors[0]}`; name the class logits as "
-                "`tensor`."
-            )
-
-
 def _is_same(found: Any, expected: Any, tolerance: float) -> bool:
     if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.shape != expected.shape:
         return bool(np.array_equal(found, expected))
@@ -456,7 +426,7 @@ def _is_same(found: Any, expected: Any, tolerance: float) -> bool:
     return np.allclose(found, expected, rtol=0, atol=tolerance * largest, equal_nan=True)
 
 
-def folds_of(model: Any) -> list[dict[str, Any]]:
+def _folds_of(model: Any) -> list[dict[str, Any]]:
     """The folds that a model has behind it, as its metadata records."""
     for entry in model.metadata_props:
         if entry.key == METADATA_KEY:
@@ -468,7 +438,7 @@ def folds_of(model: Any) -> list[dict[str, Any]]:
     return []
 
 
-def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str]) -> None:
+def _mark(model: Any, affine: ClassAffine, tensors: Sequence[str]) -> None:
     """Add a fold to the metadata of `model`."""
     record = {
         "method": affine.method,
@@ -477,18 +447,17 @@ def write_fold(model: Any, affine: ClassAffine, tensors: Sequence[str]) -> None:
         "background": affine.background,
         "tensors": list(tensors),
     }
-    folds = [*folds_of(model), record]
+    folds = json.dumps([*_folds_of(model), record], sort_keys=True)
     for entry in [entry for entry in model.metadata_props if entry.key == METADATA_KEY]:
         model.metadata_props.remove(entry)
-    model.metadata_props.add(key=METADATA_KEY, value=json.dumps(folds, sort_keys=True))
+    model.metadata_props.add(key=METADATA_KEY, value=folds)
 
 
-def refuse_folded_file(model: Any, path: Path) -> None:
+def refuse_folded_file(file: OnnxFile) -> None:
     """Refuse a model whose metadata records a fold."""
-    folds = folds_of(model)
+    folds = _folds_of(file.model)
     if folds:
-        method = folds[-1].get("method") or "a map"
         raise InputError(
-            f"`{path}` has a map folded into it already ({method}); fold the model that it was made from (in "
-            "Python allow_refold=True puts another on top)."
+            f"`{file.path}` has a map folded into it already ({folds[-1].get('method') or 'a map'}); fold the model "
+            "that it was made from (in Python allow_refold=True puts another on top)."
         )

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.models.onnx.candidates import Candidate, choose, find_candidates, loose_outputs, named_candidates
-from logn.models.onnx.description import Description
-from logn.models.onnx.file import Arrays, OnnxFile, run_somehow
+from logn.models.onnx.file import OnnxFile
 from logn.models.onnx.graph import OnnxGraph
+from logn.models.onnx.inputs import Arrays
 from logn.models.onnx.layers import Columns, LinearLayer, Shape, channels_of, cuts_of
 from logn.statistics.head import ACTIVATIONS, probability_kind
 
@@ -88,23 +88,6 @@ class Wanted:
             raise InputError(f"Expected `activation` to be 'softmax' or 'sigmoid', but got {self.activation!r}.")
 
 
-def wanted_of(
-    description: Description,
-    tensors: tuple[str, ...] = (),
-    activation: str | None = None,
-    *,
-    num_columns: int | None = None,
-    has_background: bool = False,
-) -> Wanted:
-    """What the user says of the logits, and what is known of the model where the user says nothing."""
-    preset = description.preset
-    with_background = preset is not None and preset.background is not None
-    if num_columns is None and not tensors and description.class_names is not None and not with_background:
-        num_columns = len(description.class_names)
-    start = None if preset is None else preset.start
-    return Wanted(num_columns, tensors, activation, None, has_background, start)
-
-
 @dataclass(frozen=True)
 class Located:
     """The class logits, and the run in which they were found.
@@ -150,11 +133,11 @@ def _run(file: OnnxFile, candidates: Sequence[Candidate], inputs: Arrays | None)
     """Run the model to see what the candidates hold; only up to them where the rest does not run here."""
     names = [name for item in candidates for name in (item.tensor, *item.origin.passed)]
     try:
-        return run_somehow(file.session(names, optimised=False), file.inputs, inputs)
+        return file.run(names, inputs)
     except InputError:
         if not names:
             raise
-        return run_somehow(file.session(names, only=True, optimised=False), file.inputs, inputs)
+        return file.run(names, inputs, only=True)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class TorchModel:
     file: Path | None = None
     marks_itself = False
     scales_scores = False
+    data_files = ()
 
     @property
     def suffix(self) -> str:
