@@ -6,26 +6,25 @@ import os
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.checks import OneOf, checked
 from logn.base.files import require_file
-from logn.base.strict_json import parse_json
+from logn.base.strict_json import parse_typed
 from logn.data.images import import_pillow
 from logn.errors import InputError, did_you_mean
 from logn.models.proposals import Postprocessing
-
-RESIZES = ("stretch", "letterbox", "crop")
-LAYOUTS = ("NCHW", "NHWC", "CHW", "HWC", None)
-DTYPES = ("float32", "float16", "float64", "uint8", None)
 
 # Of ImageNet's photographs, red, green and blue.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
+@checked
 class Preprocessing:
     """How an image file becomes the input of a model.
 
@@ -51,22 +50,17 @@ class Preprocessing:
     """
 
     size: tuple[int, int] | None = None
-    resize: str = "stretch"
+    resize: Annotated[str, OneOf("stretch", "letterbox", "crop")] = "stretch"
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
-    max_value: float = 1.0
-    layout: str | None = None
-    dtype: str | None = None
-    channels: str = "RGB"
+    max_value: Annotated[float, OneOf(1, 255, 1.0, 255.0)] = 1.0
+    layout: Annotated[str, OneOf("NCHW", "NHWC", "CHW", "HWC")] | None = None
+    dtype: Annotated[str, OneOf("float32", "float16", "float64", "uint8")] | None = None
+    channels: Annotated[str, OneOf("RGB", "BGR")] = "RGB"
     pad_value: int = 114
     corner: bool = False
 
     def __post_init__(self) -> None:
-        _check_choice("resize", self.resize, RESIZES)
-        _check_choice("layout", self.layout, LAYOUTS)
-        _check_choice("dtype", self.dtype, DTYPES)
-        _check_choice("channels", self.channels, ("RGB", "BGR"))
-        _check_choice("max_value", self.max_value, (1.0, 255.0))
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise InputError(f"Expected `size` to be a height and a width of at least 1, but got {self.size}.")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -185,12 +179,6 @@ def _scaled(image: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArra
     return np.asarray(pillow.fromarray(image).resize((width, height), pillow.Resampling.BILINEAR))
 
 
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        listed = ", ".join(str(choice) for choice in choices if choice)
-        raise InputError(f"Expected `{name}` to be one of {listed}, but got {value!r}.")
-
-
 @dataclass(frozen=True)
 class Preset:
     """How a family of models is fed and read.
@@ -258,61 +246,44 @@ def preset_named(like: str | os.PathLike[str]) -> Preset:
         ...
         logn.errors.InputError: Expected `like` to be one of yolov5, yolox, ultralytics, nanodet, detr, rtdetr,
         imagenet, ssd or a .json file, but got 'yolo'; did you mean `yolox`?
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.json"
+        >>> _ = path.write_text('{"size": [320, 480], "resize": "letterbox", "mean": [0.5]}')
+        >>> preset_named(path).preprocessing.size
+        (320, 480)
     """
     if like in PRESETS:
         return PRESETS[str(like)]
-    if Path(like).suffix.lower() != ".json":
+    path = Path(like)
+    if path.suffix.lower() != ".json":
         hint = did_you_mean(str(like), PRESETS)
         raise InputError(
             f"Expected `like` to be one of {', '.join(PRESETS)} or a .json file, but got {str(like)!r}{hint}"
         )
-    return Preset(read_preprocessing(like), Postprocessing(), activation=None)
-
-
-def read_preprocessing(name_or_path: str | os.PathLike[str]) -> Preprocessing:
-    """The preprocessing of a preset, or of a `.json` file that holds fields of `Preprocessing`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "mine.json"
-        >>> _ = path.write_text('{"size": [320, 480], "resize": "letterbox", "mean": [0.5]}')
-        >>> read_preprocessing(path).size
-        (320, 480)
-        >>> read_preprocessing("ssd").size
-        (300, 300)
-    """
-    if name_or_path in PRESETS:
-        return PRESETS[str(name_or_path)].preprocessing
-    path = Path(name_or_path)
     require_file(path)
-    return parse_preprocessing(path.read_bytes(), f"`{path}`")
+    return Preset(parse_preprocessing(path.read_bytes(), str(path)), Postprocessing(), activation=None)
 
 
-def parse_preprocessing(text: str | bytes, name: str) -> Preprocessing:
+def parse_preprocessing(content: bytes, name: str) -> Preprocessing:
     """The preprocessing that a JSON object describes; `name` is what messages call it.
 
     Example:
-        >>> parse_preprocessing('{"size": 640, "padding": 3}', "`mine.json`")
+        >>> parse_preprocessing(b'{"size": 640, "padding": 3}', "mine.json")
         Traceback (most recent call last):
         ...
         logn.errors.InputError: `mine.json` must be a JSON object of the fields size, resize, mean, std, max_value,
         layout, dtype, channels, pad_value, corner; `padding` is none of them.
     """
-    try:
-        content = parse_json(text)
-    except ValueError as error:
-        raise InputError(f"{name} is not valid JSON: {error}.") from error
+    values = parse_typed(content, dict[str, Any], name)
     allowed = [item.name for item in fields(Preprocessing)]
-    unknown = [key for key in content if key not in allowed] if isinstance(content, dict) else [type(content).__name__]
-    if unknown:
+    if unknown := [key for key in values if key not in allowed]:
         raise InputError(
-            f"{name} must be a JSON object of the fields {', '.join(allowed)}; `{unknown[0]}` is none of them."
+            f"`{name}` must be a JSON object of the fields {', '.join(allowed)}; `{unknown[0]}` is none of them."
         )
     for key, count in (("size", 2), ("mean", 1), ("std", 1)):
-        if key in content and content[key] is not None:
-            value = content[key]
-            content[key] = tuple(value) if isinstance(value, list) else (value,) * count
+        if isinstance(values.get(key), int | float):
+            values[key] = (values[key],) * count
     try:
-        return Preprocessing(**content)
-    except TypeError as error:
-        raise InputError(f"{name} has a value of a wrong type, {content}: {error}.") from error
+        return msgspec.convert(values, Preprocessing)
+    except msgspec.ValidationError as error:
+        raise InputError(f"`{name}` is not as it must be: {str(error).rstrip('.')}.") from error

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import as_numpy
+from logn.base.checks import Between, OneOf, checked
 from logn.errors import InputError
 
 
@@ -80,11 +81,13 @@ class Proposals:
         return int(self.logits.shape[1])
 
 
-NMS_KINDS = ("class-wise", "class-agnostic", "none")
-OBJECTNESS_KINDS = ("factor", "late factor", "added")
+# How detections suppress each other, and by which overlap.
+Nms = Annotated[str, OneOf("class-wise", "class-agnostic", "none")]
+Overlap = Annotated[float, Between(0, 1)]
 
 
 @dataclass(frozen=True)
+@checked
 class Postprocessing:
     """How the framework of a model makes detections of its proposals, as far as the scores do not decide it.
 
@@ -109,39 +112,15 @@ class Postprocessing:
         'none'
     """
 
-    nms: str = "class-wise"
-    nms_iou: float = 0.5
+    nms: Nms = "class-wise"
+    nms_iou: Overlap = 0.5
     multi_label: bool = True
     score_threshold: float = 1e-4
     max_detections: int | None = 300
     min_box_size: float = 1e-2
-    score_power: float = 1.0
+    score_power: Annotated[float, Between(0, above=True)] = 1.0
     clip_boxes: bool = False
-    objectness: str = "factor"
-
-    def __post_init__(self) -> None:
-        check_nms(self.nms, self.nms_iou)
-        if self.objectness not in OBJECTNESS_KINDS:
-            raise InputError(
-                f"Expected `objectness` to be one of {', '.join(OBJECTNESS_KINDS)}, but got {self.objectness!r}."
-            )
-        if not self.score_power > 0:
-            raise InputError(f"Expected `score_power` to be greater than 0, but got {self.score_power!r}.")
-
-
-def check_nms(kind: str, iou: float) -> None:
-    """Refuse an unknown kind of NMS, and an overlap outside 0 to 1.
-
-    Example:
-        >>> check_nms("soft", 0.5)
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: Expected `nms` to be one of class-wise, class-agnostic, none, but got 'soft'.
-    """
-    if kind not in NMS_KINDS:
-        raise InputError(f"Expected `nms` to be one of {', '.join(NMS_KINDS)}, but got {kind!r}.")
-    if not 0 <= iou <= 1:
-        raise InputError(f"Expected `nms_iou` to be from 0 to 1, but got {iou}.")
+    objectness: Annotated[str, OneOf("factor", "late factor", "added")] = "factor"
 
 
 def _as_numbers(name: str, values: Any) -> npt.NDArray[Any]:

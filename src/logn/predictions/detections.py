@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logn.base.checks import checked
 from logn.errors import InputError
-from logn.models.proposals import Postprocessing, check_nms
+from logn.models.proposals import Nms, Overlap, Postprocessing
 from logn.predictions.store import StoreHeader
 
 LVIS_CAP = 300
@@ -93,6 +94,7 @@ class Detections:
 
 
 @dataclass(frozen=True)
+@checked
 class DecodeSettings:
     """What decides, apart from the scores, which proposals become detections.
 
@@ -114,10 +116,10 @@ class DecodeSettings:
     """
 
     score_threshold: float = SCORE_THRESHOLD
-    nms_iou: float | None = None
+    nms_iou: Overlap | None = None
     max_detections: int | None = LVIS_CAP
     min_box_size: float | None = None
-    nms: str | None = None
+    nms: Nms | None = None
     multi_label: bool | None = None
 
     def __post_init__(self) -> None:
@@ -127,7 +129,6 @@ class DecodeSettings:
             raise InputError(
                 f"Expected `max_detections` to be at least 1, or -1 for all, but got {self.max_detections}."
             )
-        check_nms("none" if self.nms is None else self.nms, 0.5 if self.nms_iou is None else self.nms_iou)
         if not self.score_threshold < 1:
             raise InputError(f"Expected `score_threshold` to be below 1, but got {self.score_threshold}.")
 

@@ -142,7 +142,7 @@ def _literal(text: str) -> Any:
 
 def _of_metadata(metadata: dict[str, str], path: Path) -> Preset:
     """What generic keys say."""
-    preprocessing = parse_preprocessing(metadata["preprocessing"], f"`preprocessing` in the metadata of `{path}`")
+    preprocessing = parse_preprocessing(metadata["preprocessing"].encode(), f"preprocessing in the metadata of {path}")
     activation, background = metadata.get("activation"), metadata.get("background", "none")
     if activation not in (None, *ACTIVATIONS) or background not in _BACKGROUNDS:
         raise InputError(
