@@ -52,7 +52,7 @@ def test_a_share_of_the_prior_for_every_head(metadata, head):
     affine = found.fit(moments)
     assert affine.method == "recommended"
     np.testing.assert_array_equal(affine.scale, 1.0)
-    prior = np.log(moments.mean_probability_of(found.activation))
+    prior = np.log(moments.mean_probability_of(found.head.activation))
     shift = affine.shift
     if head == "softmax detector":
         assert shift[0] == 0.0
