@@ -25,7 +25,7 @@ from logn.models.onnx.inputs import Arrays, ImageInput
 from logn.models.onnx.locate import BOX_AND_OBJECTNESS, Located, Wanted, locate
 from logn.models.opened import NEEDS_BOXES, Advance, Logits, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Preprocessing
-from logn.models.proof import Proof
+from logn.models.write import Proof
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import SAMPLE_ROWS
