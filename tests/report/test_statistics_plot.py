@@ -5,9 +5,9 @@ import pytest
 
 from logn.errors import InputError
 from logn.report.statistics_plot import plot_statistics
-from logn.statistics.diagnosis import diagnose
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
+from logn.statistics.summary import diagnose
 
 pytest.importorskip("matplotlib")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from logn.base.files import atomic_path
 from logn.errors import InputError, MissingExtraError
-from logn.statistics.diagnosis import GROUP_NAMES, Diagnosis
+from logn.statistics.summary import GROUP_NAMES, Diagnosis
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; the shapes differ too.
 GROUP_STYLES = {"f": ("#0072B2", "o"), "c": ("#E69F00", "s"), "r": ("#D55E00", "^")}
