@@ -161,7 +161,7 @@ def class_names(folder):
 @pytest.fixture(scope="session")
 def made_glyphs(tmp_path_factory):
     """The detector that comes with LogN as an ONNX file, its scenes with labels, and the logits of a classifier."""
-    for package in ("onnxruntime", "PIL", "matplotlib", "jinja2"):
+    for package in ("onnxruntime", "PIL", "jinja2"):
         pytest.importorskip(package)
     import onnx.helper
     import onnx.parser
