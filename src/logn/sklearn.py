@@ -23,9 +23,9 @@ from logn.methods.affine import ClassAffine
 from logn.methods.catalog import fit, parse
 from logn.methods.checks import checked_target
 from logn.methods.recommend import NONE, RECOMMENDED, Recommendation, recommend
-from logn.statistics.diagnosis import active_classes
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
+from logn.statistics.summary import active_classes
 
 try:
     import sklearn

@@ -369,7 +369,7 @@ PAGES = {
     ),
     "docs/how-to/thresholds.md": Page(
         ("street",),
-        lambda: {"model": logn.detector("best.pt", trust=True).model, "names": class_names(Path())},
+        lambda: {"model": logn.detector("best.pt", trust=True).network, "names": class_names(Path())},
         prints=(KEEP, "as it was with 0.25 -> corrected with 0.25 for all classes -> with these thresholds"),
         writes=("shipped.pt", "given.pt"),
     ),

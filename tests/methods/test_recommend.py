@@ -98,7 +98,7 @@ def test_a_sigmoid_head_keeps_its_number_of_detections(seed, threshold, objects)
     rows = long_tailed(500, seed).astype(np.float16).astype(np.float64)
     objectness = np.random.default_rng(seed).normal(2.0, 1.0, 500).astype(np.float16) if objects else None
     factor = sigmoid(objectness.astype(np.float64))[:, None] if objects else 1.0
-    moments = logn.ClassMoments(Head(5, activation="sigmoid"), sample_rows=500)
+    moments = logn.ClassMoments(Head(5, activation="sigmoid", objectness=objects), sample_rows=500)
     moments.update(rows, objectness)
     affine = logn.recommend(moments, threshold=threshold).fit(moments)
     before = int((factor * sigmoid(rows) > threshold).sum())

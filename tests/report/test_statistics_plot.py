@@ -8,7 +8,7 @@ from tests.conftest import moments_of
 
 from logn.errors import InputError
 from logn.report.statistics_plot import plot_statistics
-from logn.statistics.diagnosis import diagnose
+from logn.statistics.summary import diagnose
 
 
 @pytest.mark.parametrize("counts", [None, [900, 80, 20, 1]])

@@ -20,9 +20,9 @@ from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_share
 from logn.methods.logit_normalization import live_statistic, mean_probability, shifted_classes
 from logn.methods.sampled_scores import basis_of, keep_detections
-from logn.statistics.diagnosis import active_classes
 from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
+from logn.statistics.summary import active_classes
 
 RECOMMENDED, NONE = "recommended", "none"
 # How much of the prior to take away: of detectors and sigmoid heads, and of classifiers.

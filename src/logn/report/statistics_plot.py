@@ -12,7 +12,7 @@ from logn.base.arrays import FloatArray
 from logn.base.files import write_text
 from logn.errors import InputError
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, Axis, number, padded, symbol_path
-from logn.statistics.diagnosis import GROUP_NAMES, Diagnosis
+from logn.statistics.summary import GROUP_NAMES, Diagnosis
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; the shapes differ too.
 GROUP_STYLES = {"f": ("#0072B2", "circle"), "c": ("#E69F00", "square"), "r": ("#D55E00", "triangle")}

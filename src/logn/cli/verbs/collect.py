@@ -34,9 +34,8 @@ def collect(
 ) -> None:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
-    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them;
-    a killed run resumes where it stopped. Or a model, as logn correct takes it,
-    with --images or --data.
+    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them. Or
+    a model, as logn correct takes it, with --images or --data.
 
     Examples:
       logn collect 'shards/*.npy' --background last --activation softmax -o stats.safetensors

@@ -20,9 +20,9 @@ from logn.errors import InputError, LogNWarning
 if TYPE_CHECKING:
     from logn.methods.recommend import Recommendation
     from logn.methods.sampled_scores import NewThreshold
-    from logn.statistics.diagnosis import Diagnosis
     from logn.statistics.head import Head
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.summary import Diagnosis
 
 METADATA_FIELDS = ("background", "activation", "layer", "population", "source")
 # Classes shown from either end, without --verbose.
@@ -53,8 +53,8 @@ def inspect(
     """
     options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     from logn.data.class_counts import ClassCounts
-    from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.summary import diagnose
 
     if plot is not None:
         options.check_output(plot, statistics, counts, deployment, overwrite=overwrite)
