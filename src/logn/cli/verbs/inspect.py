@@ -36,7 +36,7 @@ def inspect(
     deployment: options.Deployment = None,
     activation: options.ActivationOption = None,
     plot: Annotated[
-        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
+        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class, as an .svg file.")
     ] = None,
     overwrite: options.Overwrite = False,
     verbose: options.Verbose = False,
@@ -49,7 +49,7 @@ def inspect(
 
     Examples:
       logn inspect stats.safetensors
-      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png
+      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.svg
     """
     options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     from logn.data.class_counts import ClassCounts
