@@ -48,7 +48,6 @@ EXTRAS = {
     "PIL": "torchvision",
     "onnx": "onnx",
     "onnxruntime": "onnx",
-    "matplotlib": "report",
     "hotcoco": "evaluate",
     "jinja2": "report",
 }

@@ -23,7 +23,7 @@ from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
 if TYPE_CHECKING:
-    from logn.models.proof import Proof
+    from logn.models.write import Proof
 
 Advance = Callable[[int], object]
 # One per stage of a cascade; else one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
-from logn.predictions.detections import DecodeSettings, Detections, Skipped
+from logn.predictions.detections import DecodeSettings, Detections
 from logn.predictions.nms import HALF, LOWER_HALF, Boxes, Suppression, descending_keys
 from logn.predictions.scores import (
     Float32,
@@ -25,7 +25,6 @@ from logn.predictions.scores import (
 from logn.predictions.store import Predictions
 
 Method = ClassAffine | Transform | None
-Mask = npt.NDArray[np.bool_]
 
 # A guess that is too high is lowered by these factors before the threshold itself is the level.
 _LOWERED = (1.0, 0.25, 0.0625)
@@ -114,45 +113,6 @@ def best_candidates(
     return candidates
 
 
-@dataclass(frozen=True, eq=False)
-class ImageTask:
-    """Some images to decode, with what is known of them beforehand.
-
-    Args:
-        start: Position of the first image in the store.
-        stop: Position behind the last one.
-        evaluated: Which classes are evaluated in each image, `(stop - start, F)`; None for all.
-    """
-
-    start: int
-    stop: int
-    evaluated: Mask | None
-
-
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """What one method found in some images.
-
-    Args:
-        detections: Those that are evaluated.
-        skipped: Those that only use up places of their image.
-    """
-
-    detections: Detections
-    skipped: Skipped
-
-    def __len__(self) -> int:
-        return len(self.detections) + len(self.skipped.scores)
-
-    @staticmethod
-    def concatenate(parts: Sequence[Decoded]) -> Decoded:
-        """Join parts whose images follow each other."""
-        return Decoded(
-            Detections.concatenate([part.detections for part in parts]),
-            Skipped.concatenate([part.skipped for part in parts]),
-        )
-
-
 class ImageDecoder:
     """Decodes images of a store under all methods; threads share it, each with arrays and guesses of its own.
 
@@ -163,37 +123,34 @@ class ImageDecoder:
     """
 
     def __init__(self, store: Predictions, transforms: Sequence[Method], settings: DecodeSettings) -> None:
-        header = store.header
-        self.store, self.transforms, self.settings = store, tuple(transforms), settings.resolved(header)
-        #: How many classes detections may have.
-        self.num_classes = header.num_classes
-        self._postprocessing = header.postprocessing or Postprocessing()
-        self._functions = [ScoreFunction(transform, header.head) for transform in transforms]
-        places = header.head.foreground - (header.head.background == 0) if header.head.unused else None
-        self._framework_scores = FrameworkScores(self._postprocessing, bool(self.settings.multi_label), places)
+        head, postprocessing = store.head, store.header.postprocessing or Postprocessing()
+        self._store, self._num_classes = store, head.num_classes
+        self._how = replace(postprocessing, **vars(settings.resolved(store.header)))
+        self._functions = [ScoreFunction(transform, head) for transform in transforms]
+        places = head.foreground - (head.background == 0) if head.unused else None
+        self._framework_scores = FrameworkScores(self._how, places)
         self._local = threading.local()
 
-    def decode(self, task: ImageTask) -> list[Decoded]:
-        """Decode some images: what each method found."""
-        parts: list[list[Decoded]] = [[] for _ in self._functions]
-        for index in range(task.start, task.stop):
-            for of_method, kept in zip(parts, self._decode_image(task, index, self.store[index]), strict=True):
+    def decode(self, images: range) -> list[Detections]:
+        """Decode some images: what each method finds."""
+        parts: list[list[Detections]] = [[] for _ in self._functions]
+        for index in images:
+            for of_method, kept in zip(parts, self._decode_image(index, self._store[index]), strict=True):
                 of_method.append(kept)
-        return [Decoded.concatenate(of_method) for of_method in parts]
+        return [Detections.concatenate(of_method) for of_method in parts]
 
-    def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[Decoded]:
+    def _decode_image(self, index: int, proposals: Proposals) -> Iterator[Detections]:
         guesses: dict[int, float] = self._local.__dict__.setdefault("guesses", {})
-        boxes, nms, overlap = Boxes(proposals, self.num_classes), self.settings.nms or "", self.settings.nms_iou or 0.0
-        suppression = Suppression(nms, boxes, overlap)
-        image = ImageLogits(proposals, self._postprocessing)
+        how, boxes = self._how, Boxes(proposals, self._num_classes)
+        suppression = Suppression(how.nms, boxes, how.nms_iou)
+        image = ImageLogits(proposals, how)
         # Looked at once instead of for each candidate of each method.
-        smallest = self.settings.min_box_size or 0.0
-        smallest = smallest if boxes.some_smaller_than(smallest) else 0.0
+        min_box_size = how.min_box_size if boxes.some_smaller_than(how.min_box_size) else 0.0
         # Where classes suppress each other, the best class of a box suppresses its others, or what suppresses it does.
-        one_class_each = nms == "class-agnostic" and boxes.overlap_their_copies(overlap)
-        limit = self.settings.max_detections or proposals.logits.size
+        one_class_each = how.nms == "class-agnostic" and boxes.overlap_their_copies(how.nms_iou)
+        limit = how.max_detections or proposals.logits.size
         for method, function in enumerate(self._functions):
-            scores, threshold = self._framework_scores(function(image), image.factors, self.settings.score_threshold)
+            scores, threshold = self._framework_scores(function(image), image.factors)
             if one_class_each:
                 scores = best_class_alone(scores)
             kept = best_candidates(
@@ -201,31 +158,18 @@ class ImageDecoder:
                 boxes,
                 suppression,
                 threshold=threshold,
-                min_box_size=smallest,
+                min_box_size=min_box_size,
                 limit=limit,
                 guess=guesses.get(method, 0.0),
             )
             guesses[method] = 0.5 * float(kept.scores[-1]) if 0 < limit <= len(kept) else 0.0
-            skipped = _NOTHING
-            if task.evaluated is not None:
-                chosen = task.evaluated[index - task.start].take(kept.labels)
-                kept, skipped = kept.take(chosen), kept.take(~chosen)
-            decoded = self._decoded(index, kept, skipped, boxes)
-            if self._postprocessing.clip_boxes:
-                corners = decoded.detections.boxes
+            corners = boxes.at(kept.proposals, kept.labels)
+            if how.clip_boxes:
                 np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
-            yield decoded
-
-    def _decoded(self, index: int, kept: Candidates, skipped: Candidates, boxes: Boxes) -> Decoded:
-        detections = Detections(
-            image_index=np.full(len(kept), index, np.int32),
-            labels=kept.labels.astype(np.int32),
-            scores=kept.scores,
-            boxes=boxes.at(kept.proposals, kept.labels),
-            proposal=kept.proposals.astype(np.int32),
-        )
-        # There are millions of these: they take as little memory as they need.
-        image: Any = np.uint16 if len(self.store) <= 2**16 else np.int32
-        label: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
-        labels = skipped.labels.astype(label)
-        return Decoded(detections, Skipped(np.full(len(labels), index, image), labels, skipped.scores))
+            yield Detections(
+                image_index=np.full(len(kept), index, np.int32),
+                labels=kept.labels.astype(np.int32),
+                scores=kept.scores,
+                boxes=corners,
+                proposal=kept.proposals.astype(np.int32),
+            )

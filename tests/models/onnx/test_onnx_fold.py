@@ -16,7 +16,7 @@ from logn.errors import InputError, MissingExtraError
 from logn.methods.affine import ClassAffine
 from logn.models.onnx import fold as onnx_fold
 from logn.models.onnx.fold import METADATA_KEY, fold_onnx
-from logn.models.proof import Proof
+from logn.models.write import Proof
 from logn.statistics.head import Head
 
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})

@@ -36,7 +36,7 @@ def inspect(
     deployment: options.Deployment = None,
     activation: options.ActivationOption = None,
     plot: Annotated[
-        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
+        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class, as an .svg file.")
     ] = None,
     overwrite: options.Overwrite = False,
     verbose: options.Verbose = False,
@@ -49,7 +49,7 @@ def inspect(
 
     Examples:
       logn inspect stats.safetensors
-      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png
+      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.svg
     """
     options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     from logn.data.class_counts import ClassCounts
@@ -94,7 +94,7 @@ def _recommend(
             recommendation = recommend(moments, threshold=at, activation=activation)
             affine = recommendation.fit(moments, deployment=deployment)
             threshold = threshold_after(
-                affine, moments, at, deployment=deployment, activation=recommendation.activation
+                affine, moments, at, deployment=deployment, activation=recommendation.head.activation
             )
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
             recommendation, threshold = None, None

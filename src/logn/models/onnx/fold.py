@@ -28,7 +28,7 @@ from logn.models.onnx.file import Arrays, OnnxFile, read_onnx
 from logn.models.onnx.graph import CHOICE, LAYER, OnnxGraph
 from logn.models.onnx.layers import OURS
 from logn.models.onnx.locate import Located, OnnxLogits, Wanted, locate
-from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof
+from logn.models.write import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.statistics.head import Head
 
 METADATA_KEY = "logn.folded"

@@ -27,8 +27,8 @@ from logn.models.onnx.fold import check_place, fold_located, refuse_folded_file
 from logn.models.onnx.locate import BOX_AND_OBJECTNESS, Located, Wanted, locate
 from logn.models.opened import NEEDS_BOXES, NEEDS_CLASSES, Advance, Logits, Stages, Traits, ignore
 from logn.models.preprocessing import PRESETS, Placement, Preprocessing
-from logn.models.proof import Proof
 from logn.models.proposals import Postprocessing, Proposals, check_rows
+from logn.models.write import Proof
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import SAMPLE_ROWS

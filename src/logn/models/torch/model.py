@@ -46,7 +46,7 @@ from logn.models.torch.record import collect_moments
 from logn.statistics.head import Head
 
 if TYPE_CHECKING:
-    from logn.models.proof import Proof
+    from logn.models.write import Proof
 
 # Frameworks with files of their own.
 READERS: dict[str, Callable[[Path, Hints], Loaded]] = {
