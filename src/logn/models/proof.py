@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +32,19 @@ class Proof:
     rows: int
 
     @classmethod
-    def of(cls, difference: float, largest: float, rows: int, *, half: bool = False) -> Proof:
-        """The proof of a comparison, whose tolerance follows the largest logit and the precision."""
+    def of(cls, pairs: Iterable[tuple[FloatArray, FloatArray]], *, half: bool = False) -> Proof:
+        """Compare rows of logits (..., C), pair by pair: what they should be, and what they are.
+
+        Example:
+            >>> Proof.of([(np.array([[1.0, 2.0]]), np.array([[1.0, 2.5]]))]).largest_difference
+            0.5
+        """
+        difference, largest, rows = 0.0, 0.0, 0
+        for expected, actual in pairs:
+            known = ~np.isnan(expected)  # where the model itself gives no number, there is nothing to compare
+            difference = max(difference, largest_difference(actual[known], expected[known]))
+            largest = max(largest, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
+            rows += int(known.all(axis=-1).sum())
         return cls(difference, largest, (HALF_TOLERANCE if half else TOLERANCE) * max(1.0, largest), rows)
 
     @property

@@ -15,7 +15,8 @@ from logn.base.arrays import softmax
 from logn.errors import InputError, MissingExtraError
 from logn.methods.affine import ClassAffine
 from logn.models.onnx import fold as onnx_fold
-from logn.models.onnx.fold import METADATA_KEY, Proof, compare_logits, fold_onnx
+from logn.models.onnx.fold import METADATA_KEY, fold_onnx
+from logn.models.proof import Proof
 from logn.statistics.head import Head
 
 AFFINE = ClassAffine([0.5, 2.0, -1.5], [1.0, -2.0, 0.25], method="example", settings={"strength": 2})
@@ -296,7 +297,7 @@ def test_damaged_files_are_refused(tmp_path, source, refused, damage):
 
 def test_a_proof_that_fails_leaves_nothing_behind(tmp_path, source, monkeypatch):
     (tmp_path / "out.onnx").write_text("what was there before")
-    monkeypatch.setattr(onnx_fold, "compare_logits", lambda *arguments, **options: Proof(0.5, 1.0, 1e-4, 5))
+    monkeypatch.setattr(Proof, "of", lambda *arguments, **options: Proof(0.5, 1.0, 1e-4, 5))
     with pytest.raises(InputError, match=r"is off by 0\.5"):
         fold_onnx(source, AFFINE, tmp_path / "out.onnx", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
@@ -357,7 +358,7 @@ def test_a_map_too_large_for_half_precision_is_refused(tmp_path, refused):
     ],
 )
 def test_what_is_no_number_is_compared_as_such(before, after, holds, rows):
-    proof = compare_logits({"z": np.array(before)}, {"z": np.array(after)}, ["z"], -1, ClassAffine.identity(2))
+    proof = Proof.of([(np.array(before), np.array(after))])
     assert (proof.holds, proof.rows, bool(np.isfinite(proof.tolerance))) == (holds, rows, True)
 
 
@@ -367,8 +368,7 @@ def test_a_proof_allows_so_much_of_the_largest_logit_or_of_one(half, allowed, la
     logits = np.array([[largest, -largest / 2]])
     for share, holds in ((0.9, True), (1.1, False)):
         moved = logits + np.array([[0.0, share * allowed * unit]])
-        proof = compare_logits({"z": logits}, {"z": moved}, ["z"], -1, ClassAffine.identity(2), half=half)
-        assert proof.holds == holds
+        assert Proof.of([(logits, moved)], half=half).holds == holds
 
 
 @pytest.mark.parametrize("value", ["5", "{", "null", '["x"]', '{"a": 1}'])

@@ -107,10 +107,10 @@ def find_boxes(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array]
     if graph.outputs and any(values[output].ndim < 2 for output in graph.outputs):
         raise chosen_inside(graph, name)
     for order, scores in _ordered_scores(logits, values):
-        found = _joint(graph, logits, values, scores) or _beside(graph, logits, values, scores)
-        if found is not None:
-            one_image = any(values[name].ndim == 2 for name in (*found.outputs, *logits.tensors))
-            return replace(_with_kind(graph, found, values, logits), one_image=one_image, order=order)
+        layout = _joint(graph, logits, values, scores) or _beside(graph, logits, values, scores)
+        if layout is not None:
+            one_image = any(values[tensor].ndim == 2 for tensor in (*layout.outputs, *logits.tensors))
+            return replace(layout, kind=_kind(graph, layout, values, logits), one_image=one_image, order=order)
     raise chosen_inside(graph, name)
 
 
@@ -123,9 +123,9 @@ def find_objectness(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, A
         values: The outputs and the tensors of the logits, from a run; empty where there was none.
     """
     for order, scores in _ordered_scores(logits, values) if values else ():
-        found = _joint(graph, logits, values, scores)
-        if found is not None:
-            return replace(found, order=order) if found.objectness is not None else None
+        layout = _joint(graph, logits, values, scores)
+        if layout is not None:
+            return replace(layout, order=order) if layout.objectness is not None else None
     return None
 
 
@@ -186,32 +186,20 @@ def _beside(graph: OnnxGraph, logits: OnnxLogits, values: Mapping[str, Array], s
     """Outputs of boxes beside those of scores: one for all rows, or one per level, as long as the levels."""
     counts = [_of_images(logits.rows(values[tensor])).shape[1] for tensor in logits.tensors]
     for transposed, single in itertools.product((False, True), (True, False)):
-        parts = [scores] if single else np.split(scores, np.cumsum(counts)[:-1], axis=1)
-        found = _outputs_of(graph, values, parts, transposed)
-        if found is not None:
-            width = _as_rows(values[found[0]], transposed).shape[2]
-            return BoxLayout(found, transposed, "", width=width)
+        rows = {name: _as_rows(values[name], transposed) for name in graph.outputs if values[name].ndim >= 2}
+        outputs = []
+        for part in [scores] if single else np.split(scores, np.cumsum(counts)[:-1], axis=1):
+            fitting = [
+                name
+                for name, array in rows.items()
+                if array.shape[1] == part.shape[1] and array.shape[2] % 4 == 0 and not _same(array, part)
+            ]
+            fours = [name for name in fitting if rows[name].shape[2] == 4]
+            outputs.append(fours if len(fours) == 1 else fitting)
+        if all(len(fitting) == 1 for fitting in outputs):
+            names = tuple(fitting[0] for fitting in outputs)
+            return BoxLayout(names, transposed, "", width=rows[names[0]].shape[2])
     return None
-
-
-def _outputs_of(
-    graph: OnnxGraph, values: Mapping[str, Array], parts: Sequence[Array], transposed: bool
-) -> tuple[str, ...] | None:
-    """For each part of the scores the output of its boxes; None where there is not exactly one."""
-    rows = {output: _as_rows(values[output], transposed) for output in graph.outputs if values[output].ndim >= 2}
-    found = []
-    for scores in parts:
-        fitting = [
-            output
-            for output, array in rows.items()
-            if array.shape[1] == scores.shape[1] and array.shape[2] % 4 == 0 and not _same(array, scores)
-        ]
-        fours = [output for output in fitting if rows[output].shape[2] == 4]
-        fitting = fours if len(fours) == 1 else fitting
-        if len(fitting) != 1:
-            return None
-        found.append(fitting[0])
-    return tuple(found)
 
 
 def _same(first: Array, second: Array) -> bool:
@@ -222,23 +210,21 @@ def _same(first: Array, second: Array) -> bool:
     return bool(np.allclose(first, second, rtol=tolerance, atol=nearest_zero))
 
 
-def _with_kind(graph: OnnxGraph, layout: BoxLayout, values: Mapping[str, Array], logits: OnnxLogits) -> BoxLayout:
+def _kind(graph: OnnxGraph, layout: BoxLayout, values: Mapping[str, Array], logits: OnnxLogits) -> str:
     """What the numbers of a box mean."""
     if layout.width > 4:
-        return replace(layout, kind="bins")
-    origin = find_layers(graph, layout.outputs[0])
-    activated = set(origin.stops) <= set(ACTIVATIONS)
-    classes = {layer.output for layer in logits.layers}
-    straight = [layer for layer in origin.layers if layer.output not in classes]
-    if activated and straight:
-        return replace(layout, kind="grid")
-    if activated and origin.stops:
-        return replace(layout, kind="unit")
-    if len(layout.outputs) == 1 and layout.rows(values).shape[2] > layout.width:
-        return replace(layout, kind="centre")  # all that put boxes and scores into one output count from the centre
-    boxes = layout.rows(values)
+        return "bins"
+    origin, boxes = find_layers(graph, layout.outputs[0]), layout.rows(values)
+    if {*origin.stops} <= ACTIVATIONS.keys():
+        classes = {layer.output for layer in logits.layers}
+        if any(layer.output not in classes for layer in origin.layers):
+            return "grid"
+        if origin.stops:
+            return "unit"
+    # All that put boxes and scores into one output count from the centre.
+    joint = len(layout.outputs) == 1 and boxes.shape[2] > layout.width
     ordered = (boxes[..., 2] >= boxes[..., 0]).all() and (boxes[..., 3] >= boxes[..., 1]).all()
-    return replace(layout, kind="corners" if ordered else "centre")
+    return "corners" if ordered and not joint else "centre"
 
 
 def decode_boxes(layout: BoxLayout, rows: Array, size: tuple[int, int], *, name: str = "the model") -> Array:
@@ -256,27 +242,21 @@ def decode_boxes(layout: BoxLayout, rows: Array, size: tuple[int, int], *, name:
         [[[0.0, 25.0, 200.0, 75.0]]]
     """
     boxes = rows[..., layout.first : layout.first + layout.width].astype(np.float32)
-    scale = np.array([size[1], size[0]] * 2, np.float32)
     if layout.kind == "corners":
         return boxes
-    if layout.kind == "centre":
-        return corners_of(boxes)
-    if layout.kind == "unit":
-        return corners_of(boxes) * scale
+    if layout.kind in ("centre", "unit"):
+        unit = np.array([size[1], size[0]] * 2, np.float32) if layout.kind == "unit" else np.float32(1)
+        return corners_of(boxes) * unit
     places, strides = _grid(rows.shape[1], size, name)
     if layout.kind == "grid":
         centres = (boxes[..., :2] + places) * strides
-        return corners_of(np.concatenate([centres, _exp(boxes[..., 2:]) * strides], axis=-1))
+        sides = np.exp(np.minimum(boxes[..., 2:], np.float32(_LARGEST)))  # stays finite
+        return corners_of(np.concatenate([centres, sides * strides], axis=-1))
     bins = boxes.reshape(*boxes.shape[:2], 4, -1)
     powers = np.exp(bins - bins.max(axis=-1, keepdims=True))
     distances = powers @ np.arange(bins.shape[-1], dtype=np.float32) / powers.sum(axis=-1) * strides
     centres = (places + np.float32(layout.middle)) * strides
     return np.concatenate([centres - distances[..., :2], centres + distances[..., 2:]], axis=-1)
-
-
-def _exp(values: Array) -> Array:
-    """The exponential; of what would be larger than any image, a number that is still finite."""
-    return np.exp(np.minimum(values, np.float32(_LARGEST)))
 
 
 @functools.lru_cache(maxsize=8)

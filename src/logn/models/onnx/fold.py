@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from logn.models.onnx.graph import CHOICE, LAYER, OnnxGraph
 from logn.models.onnx.inputs import Arrays
 from logn.models.onnx.layers import OURS
 from logn.models.onnx.locate import Located, OnnxLogits, Wanted, locate
-from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof, largest_difference
+from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.statistics.head import Head
 
 METADATA_KEY = "logn.folded"
@@ -213,16 +213,16 @@ def fold_located(
     """
     import onnx
 
-    logits = located.logits
+    logits, copy = located.logits, _Copy(file.model)
     kept = _kept_outputs(file.graph, logits)
-    scaling = None if class_factors is None else _ScoreScaling.of(file, located, class_factors)
-    whole, copy = _over_all_columns(affine, logits), _Copy(file.model)
+    whole = _over_all_columns(affine, logits)
     with np.errstate(over="ignore"):  # what half precision cannot hold, the proof refuses
         scale, shift = (part.astype(logits.dtype) for part in (whole.scale, whole.shift))
     shape = (-1, *[1] * (-logits.axis - 1))  # broadcast over the logits
     names = copy.store(f"{OURS}scale", scale.reshape(shape)), copy.store(f"{OURS}shift", shift.reshape(shape))
     for tensor in logits.tensors:
         copy.insert(tensor, Mul=names[0], Add=names[1])
+    scaling = None if class_factors is None else _Scaling.of(file, located, class_factors)
     if scaling is not None:
         copy.insert(scaling.output, Mul=copy.store(f"{OURS}class_factors", scaling.numbers))
     _mark(copy.model, affine, logits.tensors)
@@ -232,7 +232,16 @@ def fold_located(
     onnx.save_model(copy.model, str(output))
     if file.external:
         _data_of(output).chmod(output.stat().st_mode)  # onnx makes it readable for its owner only
-    return _prove(file, logits, whole, kept, scaling, output, runs or [located.inputs])
+
+    before, after = (part.session(logits.tensors) for part in (file, read_onnx(output)))
+    results = [(before.run(run), after.run(run)) for run in runs or [located.inputs]]
+    half = logits.dtype.itemsize < 4
+    proof = Proof.of(_pairs(logits, whole, results), half=half).checked(str(file.path))
+    for old, new in results:
+        _check_kept(kept, logits, old, new, HALF_TOLERANCE if half else TOLERANCE)
+        if scaling is not None:
+            scaling.check(logits, old, new, HALF_TOLERANCE if half else TOLERANCE)
+    return proof
 
 
 def _kept_outputs(graph: OnnxGraph, logits: OnnxLogits) -> list[str]:
@@ -316,13 +325,13 @@ class _Copy:
 
 
 @dataclass(frozen=True)
-class _ScoreScaling:
+class _Scaling:
     """Factors of the class scores in an output that holds an objectness too, of which users take the product.
 
     Attributes:
-        layout: Which output it is, and where in it the objectness stands right before the scores.
+        layout: Which output it is; the scores stand right behind the objectness.
         factors: One per class.
-        numbers: One per column of the output, in a shape that is broadcast over it; 1 for boxes and objectness.
+        numbers: One per column of the output, 1 for box and objectness, in a shape that is broadcast over it.
     """
 
     layout: BoxLayout
@@ -330,7 +339,7 @@ class _ScoreScaling:
     numbers: npt.NDArray[Any]
 
     @classmethod
-    def of(cls, file: OnnxFile, located: Located, class_factors: npt.ArrayLike) -> _ScoreScaling:
+    def of(cls, file: OnnxFile, located: Located, class_factors: npt.ArrayLike) -> _Scaling:
         """Find the output in the run of the search."""
         layout = find_objectness(file.graph, located.logits, located.values)
         if layout is None or layout.objectness is None or layout.raw_objectness:
@@ -348,75 +357,32 @@ class _ScoreScaling:
         return self.layout.outputs[0]
 
     def check(self, logits: OnnxLogits, old: Arrays, new: Arrays, tolerance: float) -> None:
-        """Refuse anything but the sigmoids of the new logits times the factors, behind boxes and objectness of old."""
+        """Refuse anything but sigmoids of the new logits times the factors, behind the old boxes and objectness."""
         boxes, rows = self.layout.rows(old), self.layout.rows(new)
         first = rows.shape[-1] - len(self.factors)
         scores = sigmoid(class_rows(logits, new, self.layout.order)) * self.factors
         same_boxes = np.array_equal(rows[..., :first], boxes[..., :first], equal_nan=True)
-        if not same_boxes or not np.allclose(rows[..., first:], scores, rtol=0, atol=tolerance, equal_nan=True):
+        if not same_boxes or not _is_same(rows[..., first:], scores, tolerance):
+            raise InputError(f"The class scores of `{self.output}` are not scaled by their factors.")
+
+
+def _pairs(
+    logits: OnnxLogits, whole: ClassAffine, results: Sequence[tuple[Arrays, Arrays]]
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """The map of the old logits, and the new ones, their class axis last."""
+    for old, new in results:
+        for tensor in logits.tensors:
+            before, after = (np.moveaxis(values[tensor], logits.axis, -1) for values in (old, new))
+            yield whole(before.astype(np.float64)), after
+
+
+def _check_kept(kept: Sequence[str], logits: OnnxLogits, old: Arrays, new: Arrays, tolerance: float) -> None:
+    for name in kept:
+        if not _is_same(new[name], old[name], tolerance):
             raise InputError(
-                f"The class scores of `{self.output}` are not scaled by their factors; nothing was written."
+                f"The output `{name}` would change too: it is computed from `{logits.tensors[0]}`; name the class "
+                "logits as `tensor`."
             )
-
-
-def _prove(
-    file: OnnxFile,
-    logits: OnnxLogits,
-    whole: ClassAffine,
-    kept: Sequence[str],
-    scaling: _ScoreScaling | None,
-    written: Path,
-    runs: Sequence[Arrays],
-) -> Proof:
-    """Run the model and the file that was written, and compare their logits through the map, the rest for equality."""
-    half = logits.dtype.itemsize < 4
-    before, after = (part.session(logits.tensors) for part in (file, read_onnx(written)))
-    proofs = []
-    for run in runs:
-        old, new = before.run(run), after.run(run)
-        proof = compare_logits(old, new, logits.tensors, logits.axis, whole, half=half)
-        if proof.holds:
-            tolerance = HALF_TOLERANCE if half else TOLERANCE
-            for name in kept:
-                if not _is_same(new[name], old[name], tolerance):
-                    raise InputError(
-                        f"The output `{name}` would change too: it is computed from `{logits.tensors[0]}`; name the "
-                        "class logits as `tensor`."
-                    )
-            if scaling is not None:
-                scaling.check(logits, old, new, tolerance)
-        proofs.append(proof)
-    worst = max(proofs, key=lambda proof: proof.largest_difference / proof.tolerance)
-    return replace(worst, rows=sum(proof.rows for proof in proofs)).checked(str(file.path))
-
-
-def compare_logits(
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    tensors: Sequence[str],
-    axis: int,
-    affine: ClassAffine,
-    *,
-    half: bool = False,
-) -> Proof:
-    """Compare logits after the fold with the map of those before it, in float64.
-
-    Example:
-        >>> logits, affine = np.array([[1.0, 2.0]]), ClassAffine([2.0, 1.0], [0.0, 1.0])
-        >>> compare_logits({"z": logits}, {"z": affine(logits)}, ["z"], -1, affine).holds
-        True
-    """
-    difference, largest, rows = 0.0, 0.0, 0
-    for tensor in tensors:
-        old, new = before[tensor], after[tensor]
-        if old.shape != new.shape:
-            raise InputError(f"`{tensor}` would change its shape from {old.shape} to {new.shape}.")
-        expected, found = affine(old.astype(np.float64), axis=axis), new.astype(np.float64)
-        known = ~np.isnan(expected)  # where the model itself gives no number, there is nothing to compare
-        difference = max(difference, largest_difference(found[known], expected[known]))
-        largest = max(largest, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
-        rows += int(known.all(axis=axis).sum())
-    return Proof.of(difference, largest, rows, half=half)
 
 
 def _is_same(found: Any, expected: Any, tolerance: float) -> bool:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from logn.models.hooks import give_own_slots
 from logn.models.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.models.locate import layer_of
 from logn.models.output_check import Pass, compare, is_comparable, together, watch
-from logn.models.proof import Proof, largest_difference
+from logn.models.proof import Proof
 from logn.models.torch.attach import maps_of_modules, mark_folded, refuse_attached, unmark_folded
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
@@ -326,12 +325,8 @@ def prove(layer: LogitLayer, maps: Sequence[ClassAffine], before: Sequence[Pass]
         for path in old.rows
         for rows, new_rows in zip(old.rows[path], new.rows[path], strict=True)
     ]
-    proof = Proof.of(
-        max((largest_difference(new_rows.double().numpy(), expected) for expected, new_rows in calls), default=0.0),
-        max((float(np.abs(expected).max(initial=0.0)) for expected, _ in calls), default=0.0),
-        sum(new_rows[..., 0].numel() for _, new_rows in calls),
-        half=any(new_rows.element_size() < 4 for _, new_rows in calls),
-    )
+    half = any(new_rows.element_size() < 4 for _, new_rows in calls)
+    proof = Proof.of(((expected, new_rows.double().numpy()) for expected, new_rows in calls), half=half)
     if proof.holds and is_comparable(layer):
         for old, new in zip(before, after, strict=True):
             _check_kept(layer, old, new)
