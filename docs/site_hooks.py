@@ -102,7 +102,7 @@ def _all_help() -> str:
     """A section for each command with its help, as the program prints it without a terminal."""
     from logn.cli.main import VERBS
 
-    return "\n".join(_help_of(verb.name) for verb in VERBS if verb.target is not None)
+    return "\n".join(_help_of(verb.__name__) for verbs in VERBS.values() for verb in verbs)
 
 
 def _help_of(verb: str) -> str:

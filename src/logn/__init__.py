@@ -12,7 +12,7 @@ logits at test time:
 Arrays of logits: `logn.LogitNormalizer().fit(train_logits).transform(test_logits)`.
 
 The public names are those of `__init__.pyi`. Each is imported when it is first used, so `import logn` costs next to
-nothing and needs neither torch nor matplotlib.
+nothing and does not need torch.
 """
 
 from __future__ import annotations

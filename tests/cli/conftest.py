@@ -1,6 +1,7 @@
 """Running `logn` inside the test process, with small files of logits."""
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +9,9 @@ import numpy as np
 import pytest
 
 from logn.cli.main import execute
+
+# A message of the command line names an option, one of the library the argument of the same name.
+ARGUMENT = re.compile("`--([a-z-]+)`")
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def run(capsys):
 
 @pytest.fixture
 def refused(run):
-    """Run `logn`, expect code 2 and one sentence; gives the sentence, the same with and without --json."""
+    """Run `logn`, expect code 2 and one sentence, with --json and without; gives it with arguments for options."""
 
     def call(*arguments):
         plain = run(*arguments)
@@ -37,7 +41,7 @@ def refused(run):
         as_json = run(*arguments, "--json")
         assert as_json.code == 2
         assert f"Error: {as_json.json['error']}\n" == plain.err
-        return as_json.json["error"]
+        return ARGUMENT.sub(lambda match: f"`{match[1].replace('-', '_')}`", as_json.json["error"])
 
     return call
 

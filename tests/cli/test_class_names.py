@@ -77,7 +77,7 @@ def test_names_that_contradict_the_model_are_refused(run, refused, files, verb, 
     """They won, and the threshold for one class moved another."""
     sentence = refused(*NAMED[verb].format(f=files, names=names_file(files, OTHERS[other])).split())
     assert sentence.startswith("The classes differ: class ")
-    assert "in `--class-names`" in sentence
+    assert "`class_names`" in sentence
     assert not list(files.glob("out*"))
     done = run(*NAMED[verb].format(f=files, names=names_file(files, NAMES)).split())
     assert done.code == 0, done.err

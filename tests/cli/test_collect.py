@@ -91,6 +91,6 @@ def test_probabilities_are_warned_of_when_collected_and_refused_when_fitted(run,
     [sentence] = collected.json["warnings"]
     assert f"Warning: {sentence}" in collected.err
     assert "LogN needs the logits, before the softmax." in sentence
-    assert "`STATISTICS` are of probabilities" in refused("fit", stats, "-o", tmp_path / "affine.safetensors")
+    assert "are of probabilities" in refused("fit", stats, "-o", tmp_path / "affine.safetensors")
     assert not (tmp_path / "affine.safetensors").exists()
-    assert "No recommendation: `STATISTICS` are of probabilities" in run("inspect", stats).err
+    assert "No recommendation: `moments` are of probabilities" in run("inspect", stats).err

@@ -11,7 +11,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from logn.cli import main, options
 from logn.errors import InputError
 
-OURS = [verb.name for verb in main.VERBS if verb.target is not None]
+OURS = [verb.__name__ for verbs in main.VERBS.values() for verb in verbs]
 
 
 @pytest.mark.parametrize("verb", OURS)
@@ -29,7 +29,7 @@ def test_a_page_of_help_fits_one_screen_and_its_examples_parse(run, monkeypatch,
     start = lines.index(" Examples:") + 1
     examples = lines[start : lines.index("", start)]
     assert 2 <= len(examples) <= 4
-    command = main.load_verb(next(entry for entry in main.VERBS if entry.name == verb))
+    command = main.command_line().commands[verb]
     for line in examples:
         first, name, *words = shlex.split(line)
         assert (first, name) == ("logn", verb)
@@ -39,24 +39,24 @@ def test_a_page_of_help_fits_one_screen_and_its_examples_parse(run, monkeypatch,
 def test_no_flag_has_two_meanings_or_two_defaults():
     """Options of one name are one object, so they have one help; they differ in whether they are required at most."""
     declarations, defaults = {}, {}
-    for verb, target in ((verb.name, verb.target) for verb in main.VERBS if verb.target is not None):
-        for item in inspect.signature(main._attribute(target), eval_str=True).parameters.values():
+    for verb in (verb for verbs in main.VERBS.values() for verb in verbs):
+        for item in inspect.signature(verb, eval_str=True).parameters.values():
             kind, declared = get_args(item.annotation)
             if item.name not in ("output", "data", "bootstrap") and item.default is not item.empty:
-                assert defaults.setdefault(item.name, item.default) == item.default, f"{item.name} of {verb}"
+                assert defaults.setdefault(item.name, item.default) == item.default, f"{item.name} of {verb.__name__}"
             if isinstance(declared, ArgumentInfo):
                 continue
             assert isinstance(declared, OptionInfo)
             plain = tuple(part for part in (get_args(kind) or (kind,)) if part is not type(None))
             for name in (declared.default, *declared.param_decls):  # Typer takes the first name for a default
                 first, first_kind = declarations.setdefault(name, (declared, plain))
-                assert first is declared, f"{name} of {verb}"
-                assert first_kind == plain, f"{name} of {verb}"
+                assert first is declared, f"{name} of {verb.__name__}"
+                assert first_kind == plain, f"{name} of {verb.__name__}"
 
 
 def test_the_verbs_stand_in_the_order_of_a_day(run):
     page = run("--help").out
-    places = [page.index(f"│ {verb.name} ") for verb in main.VERBS]
+    places = [page.index(f"│ {verb} ") for verb in OURS]
     assert places == sorted(places)
 
 

@@ -42,13 +42,13 @@ def test_the_table_and_the_sentences(run, stats, tmp_path):
 
 
 def test_what_programs_read(run, stats, tmp_path):
-    result = run("inspect", stats, "--counts", tmp_path / "counts.json", "--plot", tmp_path / "p.png", "--json").json
+    result = run("inspect", stats, "--counts", tmp_path / "counts.json", "--plot", tmp_path / "p.svg", "--json").json
     assert len(result["classes"]) == len(result["mean"]) == len(result["std"]) == 40
     assert result["dead"] == ["class[3]"]
     assert result["groups"][0] == "f"
     assert result["rank_correlation_with_count"]["mean"] > 0.9
     assert result["head"]["background"] == -1
-    assert (tmp_path / "p.png").exists()
+    assert (tmp_path / "p.svg").exists()
 
 
 def test_classes_never_seen_become_null(run, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from logn.base.commands import HOW_IT_RUNS, command, values_of
-from logn.cli.main import VERBS, execute
+from logn.cli.main import command_line, execute
 from logn.predictions.store import Predictions
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 NAMES = ("cat", "dog", "cow")
 # A printed command is the end of its line.
-PRINTED = re.compile(rf"(?:^|[:?] )(logn (?:{'|'.join(verb.name for verb in VERBS)}) .*)$", re.MULTILINE)
+PRINTED = re.compile(rf"(?:^|[:?] )(logn (?:{'|'.join(command_line().commands)}) .*)$", re.MULTILINE)
 ON_THE_PAGE = re.compile(r"<pre[^>]*>(.*?)</pre>", re.DOTALL)
 # The page says of names in capitals that they are to be filled in: what a comparison does not know.
 TO_FILL_IN = re.compile(r"\b(MODEL|CORRECTED|STATISTICS|COUNTS|LABELS|PREDICTIONS)\b")
@@ -183,7 +183,7 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     content["annotations"] = [entry for entry in content["annotations"] if entry["category_id"] < 3]
     Path("two.json").write_text(json.dumps(content))
     words = ("predict", "models_to_paste:detector", "--data", "two.json", "-o", "predictions")
-    assert "Pass `--class-names` to match classes by name." in refused(*words)
+    assert "`class_names`" in refused(*words)
     done = run(*words, "--class-names", "names.txt")
     assert done.code == 0
     assert "2 of the 3 classes of the model are in the labels" in done.err

@@ -118,7 +118,7 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(monkeypatc
     def interrupted(*_arguments, **_options):
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
-    monkeypatch.setattr(main, "app", interrupted)
+    monkeypatch.setattr(main, "command_line", lambda: interrupted)
     assert main.execute([]) == 130
     assert capsys.readouterr().err == "Error: Interrupted.\n"
 

@@ -146,7 +146,6 @@ def test_a_bar_that_was_stopped_does_not_say_that_it_is_done(capsys):
         ("logn compare store --methods loga,nor", ["loga,norcal"]),
         ("logn correct model.onnx --like yolo", ["yolov5", "yolox"]),
         ("logn correct --im", ["--images"]),
-        ("logn data gl", ["glyphs"]),
     ],
 )
 def test_the_shell_completes_verbs_options_and_methods(monkeypatch, capsys, typed, offered):
@@ -154,7 +153,7 @@ def test_the_shell_completes_verbs_options_and_methods(monkeypatch, capsys, type
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
     with pytest.raises(SystemExit) as left:
-        main.app(args=[], prog_name="logn", standalone_mode=False)
+        main.command_line()(args=[], prog_name="logn", standalone_mode=False)
     assert left.value.code == 0
     assert capsys.readouterr().out.split() == offered
 

@@ -144,8 +144,8 @@ def test_thresholds_that_exist_go_into_a_model(run, sigmoid_file, kind, tmp_path
         ('{"car": 0}', (), "No class has a threshold of its own: name at least one."),
         ('{"cat": 0.5}', (), "share no class name: the model has car, person, bus, the thresholds have cat."),
         ('{"car": 0.5', (), "is not JSON such as"),
-        ('{"car": 0.5}', ("affine.safetensors",), "Pass a correction or `--thresholds`, not both."),
-        ('{"car": 0.5}', ("--at", "1"), "`--at` to lie between 0 and 1"),
+        ('{"car": 0.5}', ("affine.safetensors",), "`thresholds`"),
+        ('{"car": 0.5}', ("--at", "1"), "`at`"),
         ("nowhere.json", (), "nowhere.json"),
     ],
 )

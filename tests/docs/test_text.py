@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import typer
 from tests.docs.test_public_names import public_names
 
 import logn
-from logn.cli.main import VERBS, app
+from logn.cli.main import RESEARCH, VERBS, command_line
 
 ROOT = Path(__file__).parents[2]
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "logn"
@@ -30,7 +31,7 @@ KEYS_IN_FILES = {
     "logn.statistics",
 }
 # At the start of a line of a block, or between backticks.
-NAMES = "|".join(verb.name for verb in VERBS)
+NAMES = "|".join([*(verb.__name__ for verbs in VERBS.values() for verb in verbs), *RESEARCH])
 COMMAND = re.compile(rf"(?:^\s*(?:\$ )?|`)(logn (?:{NAMES})(?![\w-])[^`\n]*(?:\\\n[^`\n]*)*)", flags=re.M)
 BANNED = (
     r"reckoned|mend(?:s|ed|ing)?|its kin|that there is not|that there is none of|nothing to speak of|is said in|"
@@ -148,10 +149,16 @@ def commands(text):
 
 def options_of(words):
     """All spellings of the options of the verb that `words` call, and the words behind the verb."""
-    command, tail = typer.main.get_command(app), words
+    command, tail = command_line(), words
     context = command.make_context("logn", ["x"], resilient_parsing=True)
     while hasattr(command, "resolve_command") and tail:
-        _, command, tail = command.resolve_command(context, tail)
+        name, command, tail = command.resolve_command(context, tail)
+        if name in RESEARCH:  # reads its words itself
+            (entry,) = entry_points(group="logn.verbs", name=name)
+            verb, app = entry.load(), typer.Typer(add_completion=False)
+            if not isinstance(verb, typer.Typer):
+                app.command(name)(verb)
+            command = typer.main.get_command(verb if isinstance(verb, typer.Typer) else app)
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return options | {"-h", "--help"}, tail
 

@@ -71,8 +71,8 @@ def test_logn_takes_all_that_the_statistics_know():
     moments = recorded_moments()
     assert logn.logit_normalization(moments).head == moments.head
     assert fit("recommended", moments=moments).head == moments.head
-    elsewhere = logn.logit_normalization(moments, background=None).head
-    assert elsewhere == replace(moments.head, background=None)
+    elsewhere = logn.logit_normalization(moments, background=0).head
+    assert elsewhere == replace(moments.head, background=0)
 
 
 @pytest.mark.parametrize("spec", ["norcal", "loga", "iif", "none", "temperature:value=2"])

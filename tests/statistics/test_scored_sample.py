@@ -14,12 +14,12 @@ from logn.statistics.head import Head
 from logn.statistics.row_sample import scored_rows
 
 CLASSES = 6
-SIGMOID = Head(activation="sigmoid")
+SIGMOID = Head(CLASSES, activation="sigmoid")
 HEADS = {
-    "sigmoid": (SIGMOID, False),
-    "objectness": (SIGMOID, True),
-    "softmax detector": (Head(background=-1), False),
-    "unknown": (Head(), False),
+    "sigmoid": SIGMOID,
+    "objectness": replace(SIGMOID, objectness=True),
+    "softmax detector": Head(CLASSES + 1, background=-1),
+    "unknown": Head(CLASSES),
 }
 
 
@@ -36,26 +36,22 @@ def dense_rows(seed, rows=40_000, *, background=False):
 
 
 def collected(head, seeds=(0,), sample_rows=1000, batch=4000):
-    metadata, has_objectness = HEADS[head]
-    moments = logn.ClassMoments(
-        replace(metadata, num_columns=CLASSES + (metadata.background is not None)), sample_rows=sample_rows
-    )
+    moments = logn.ClassMoments(HEADS[head], sample_rows=sample_rows)
     for seed in seeds:
-        logits, objectness = dense_rows(seed, background=metadata.background is not None)
+        logits, objectness = dense_rows(seed, background=moments.head.background is not None)
         for start in range(0, len(logits), batch):
             part = slice(start, start + batch)
-            moments.update(logits[part], objectness[part] if has_objectness else None)
+            moments.update(logits[part], objectness[part] if moments.head.objectness else None)
     return moments
 
 
 def all_scores(head, seeds=(0,)):
-    metadata, has_objectness = HEADS[head]
-    parts = []
+    has_background, parts = HEADS[head].background is not None, []
     for seed in seeds:
-        logits, objectness = dense_rows(seed, background=metadata.background is not None)
-        factor = sigmoid(objectness.astype(np.float64))[:, None] if has_objectness else 1.0
+        logits, objectness = dense_rows(seed, background=has_background)
+        factor = sigmoid(objectness.astype(np.float64))[:, None] if HEADS[head].objectness else 1.0
         values = logits.astype(np.float64)
-        parts.append(softmax(values)[:, :-1] if metadata.background is not None else sigmoid(values) * factor)
+        parts.append(softmax(values)[:, :-1] if has_background else sigmoid(values) * factor)
     return np.concatenate(parts)
 
 
@@ -91,7 +87,7 @@ def test_the_common_shift_of_a_dense_head_keeps_the_number(head, threshold):
 def test_parts_merge_to_the_same_sample_in_any_order(sizes, data):
     parts = []
     for seed, size in enumerate(sizes):
-        part = logn.ClassMoments(replace(SIGMOID, num_columns=CLASSES), sample_rows=20)
+        part = logn.ClassMoments(HEADS["objectness"], sample_rows=20)
         part.update(*dense_rows(seed, size))
         parts.append(part)
     whole = logn.ClassMoments.merge_all(parts)
@@ -105,7 +101,7 @@ def test_parts_merge_to_the_same_sample_in_any_order(sizes, data):
 
 def test_a_part_that_knows_the_limit_gives_the_same_sample():
     moments = collected("sigmoid")
-    limited, free = moments.new_part(), logn.ClassMoments(replace(SIGMOID, num_columns=CLASSES), sample_rows=1000)
+    limited, free = moments.new_part(), logn.ClassMoments(SIGMOID, sample_rows=1000)
     logits, _ = dense_rows(9)
     limited.update(logits)
     free.update(logits)
@@ -123,19 +119,19 @@ def test_a_classifier_has_the_unbiased_sample_alone():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value"),
     [
-        ("scored_rows", None, "go together"),
-        ("scored_keys", np.ones(3), "one ascending float64"),
-        ("scored_rows", np.ones((4, 2), np.float16), "should be float16"),
-        ("scored_rows", np.zeros((10, 4), np.float16), "not positive"),
-        ("scored_capacity", np.array([0]), "go together"),
+        ("scored_rows", None),
+        ("scored_keys", np.ones(3)),
+        ("scored_rows", np.ones((4, 2), np.float16)),
+        ("scored_rows", np.zeros((10, CLASSES + 1), np.float16)),
+        ("scored_capacity", np.array([0])),
     ],
 )
-def test_a_sample_that_does_not_fit_together_is_refused(name, value, words):
-    moments = logn.ClassMoments(replace(SIGMOID, num_columns=3), sample_rows=10)
-    moments.update(np.random.default_rng(0).normal(size=(10, 3)))
+def test_a_sample_that_does_not_fit_together_is_refused(name, value):
+    moments = logn.ClassMoments(SIGMOID, sample_rows=10)
+    moments.update(np.random.default_rng(0).normal(size=(10, CLASSES)))
     arrays = moments.to_arrays() | {name: value}
     arrays = {key: array for key, array in arrays.items() if array is not None}
-    with pytest.raises(logn.InputError, match=words):
+    with pytest.raises(logn.InputError, match="`scored_"):
         logn.ClassMoments.from_arrays(arrays, SIGMOID)

@@ -70,58 +70,43 @@ def headed(**metadata):
     return lambda whole: save({"count": np.ones(3)}, metadata=metadata)
 
 
-PROBABILITY_ROWS, SUM = "`probability_rows` should be one whole number", "`softmax_sum` should be "
-OBJECTNESS = "`sample_objectness` should be one finite float16 per sampled row"
-
-
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "named"),
     [
-        *((cut(size), "is not a valid safetensors file") for size in (0, 7, 40, -200, -1)),
-        (lambda whole: b"hello", "is not a valid safetensors file"),
-        (headed(), "is a file of another program, not `logn.statistics`"),
-        (headed(format="logn.affine"), "is `logn.affine`, not `logn.statistics`: pass what `logn collect` writes"),
-        (headed(format="logn.statistics", schema="99"), "has schema 99, but this version of LogN reads 5: make it"),
-        (
-            headed(format="logn.statistics", schema="5", head=META.to_json()),
-            "does not hold valid statistics: `mean` is missing",
+        *((cut(size), "") for size in (0, 7, 40, -200, -1)),
+        (lambda whole: b"hello", ""),
+        (headed(), "logn.statistics"),
+        (headed(format="logn.affine"), "logn.affine"),
+        (headed(format="logn.statistics", schema="99"), "schema 99"),
+        (headed(format="logn.statistics", schema="5"), "`head`|`mean`"),
+        (headed(format="logn.statistics", schema="5", head=META.to_json()), "`mean`"),
+        (changed(mean=np.array([0.0, np.nan, 0.0])), "`mean`"),
+        (changed(count=np.array([5.0, -5.0, 5.0])), "`count`.* class 1"),
+        (changed(count=np.array([5.0, 5.5, 5.0])), "`count`.* class 1"),
+        (changed(count=np.array([5.0, 1.0, 5.0])), "`m2`.* class 1"),
+        (changed(**{name: np.zeros(2) for name in ("count", "mean", "m2", "skipped")}), "`head`"),
+        *((changed(m2=values), "`m2`") for values in (None, np.ones(2), np.ones(3, np.float32))),
+        (changed(sample_keys=None), "`sample_keys`|`sample_rows`"),
+        (changed(sample_capacity=None), "`sample_capacity`"),
+        (changed(sample_capacity=np.array([3])), "`sample_keys`"),
+        (changed(sample_rows=np.ones((4, 2), np.float16)), "`sample_rows`"),
+        (changed(sample_rows=np.full((4, 3), np.nan, np.float16)), "`sample_rows`"),
+        *(
+            (changed(probability_rows=np.array(rows)), "`probability_rows`")
+            for rows in ([1.5], [-1.0], [np.nan], [15.0] * 2)
         ),
-        (changed(mean=np.array([0.0, np.nan, 0.0])), ".*`mean` is not finite for class 1"),
-        (changed(count=np.array([5.0, -5.0, 5.0])), ".*`count` is negative for class 1"),
-        (changed(count=np.array([5.0, 5.5, 5.0])), ".*`count` is not a whole number for class 1"),
-        (
-            changed(count=np.array([5.0, 1.0, 5.0])),
-            ".*`m2` is not 0 though fewer than two values were seen for class 1",
-        ),
-        (changed(m2=np.ones(2)), ".*should be one float64 per class"),
-        (changed(m2=np.ones(3, np.float32)), ".*should be one float64 per class"),
-        (changed(m2=None), ".*`m2` is missing"),
-        (changed(sample_keys=None), ".*go together"),
-        (changed(sample_capacity=None), ".*go together"),
-        (changed(sample_capacity=np.array([3])), r".*should be float16 \(at most 3, 3\)"),
-        (changed(sample_rows=np.ones((4, 2), np.float16)), ".*should be float16"),
-        (changed(sample_rows=np.full((4, 3), np.nan, np.float16)), ".*`sample_rows` is not finite"),
-        (changed(sample_objectness=np.zeros(3, np.float16)), f".*{OBJECTNESS}"),
-        (changed(sample_objectness=np.zeros(4, np.float32)), f".*{OBJECTNESS}"),
-        (changed(sample_objectness=np.full(4, np.inf, np.float16)), f".*{OBJECTNESS}"),
-        (changed(probability_rows=None), f".*{PROBABILITY_ROWS}"),
-        (changed(probability_rows=np.array([1.5])), f".*{PROBABILITY_ROWS}"),
-        (changed(probability_rows=np.array([-1.0])), f".*{PROBABILITY_ROWS}"),
-        (changed(probability_rows=np.array([np.nan])), f".*{PROBABILITY_ROWS}"),
-        (changed(probability_rows=np.array([15.0, 15.0])), f".*{PROBABILITY_ROWS}"),
-        (changed(softmax_sum=np.ones(2)), f".*{SUM}one float64 per class"),
-        (changed(softmax_sum=np.ones(3, np.float32)), f".*{SUM}one float64 per class"),
-        (changed(softmax_sum=np.array([1.0, np.nan, 1.0])), f".*{SUM}between 0 and the 15 rows"),
-        (changed(softmax_sum=np.array([1.0, 16.0, 1.0])), f".*{SUM}between 0 and the 15 rows"),
-        (changed(softmax_sum=None), ".*no sum of probabilities"),
+        (changed(probability_rows=None), "`probability_rows`"),
+        *((changed(softmax_sum=values), "`softmax_sum`") for values in (np.ones(2), np.ones(3, np.float32))),
+        (changed(softmax_sum=np.array([1.0, np.nan, 1.0])), "`softmax_sum`"),
+        (changed(softmax_sum=np.array([1.0, 16.0, 1.0])), "`probability_rows`"),
     ],
 )
-def test_what_is_not_valid_is_named(moments, tmp_path, content, words):
+def test_what_is_not_valid_is_named(moments, tmp_path, content, named):
     path = tmp_path / "x.safetensors"
     path.write_bytes(content(moments.to_bytes()))
-    with pytest.raises(logn.InputError, match=rf"^`.*x\.safetensors` {words}"):
+    with pytest.raises(logn.InputError, match=rf"^`.*x\.safetensors` .*({named})"):
         logn.ClassMoments.load(path)
-    with pytest.raises(logn.InputError, match=f"^`data` {words}"):
+    with pytest.raises(logn.InputError, match=rf"^`data` .*({named})"):
         logn.ClassMoments.from_bytes(path.read_bytes())
 
 

@@ -111,7 +111,7 @@ class SampleDataset(DetectionDataset):
         return np.array(self._is_crowd[self._rows(index)])
 
     def _rows(self, index: int) -> slice:
-        position = self._position(index)
+        position = range(len(self))[index]
         return slice(int(self._starts[position]), int(self._starts[position + 1]))
 
     def __getitem__(self, index: int) -> Sample:

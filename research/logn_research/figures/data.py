@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.models.images import as_tensor
-from logn.statistics.diagnosis import spearman
 from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
+from logn.statistics.summary import spearman
 from logn_research.assignment import classes_of
 from logn_research.datasets.sample_dataset import SampleDataset
 from logn_research.datasets.samplers import RandomSampler, RepeatFactorSampler, repeat_factors

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from logn.base.files import atomic_path
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError
 from logn_research.figures.data import (
     ERROR_TYPES,
     SPECIAL_ERRORS,
@@ -65,11 +65,8 @@ def check_format(path: str | os.PathLike[str]) -> None:
 @contextlib.contextmanager
 def paper_style() -> Iterator[Callable[..., Any]]:
     """Draw in the look of the figures; yields what makes an empty figure of a size in inches."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", extra="report") from error
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
     def make(width: float, height: float) -> Any:
         return Figure(figsize=(width, height), layout="constrained")

@@ -15,8 +15,8 @@ from logn import ClassAffine, ClassMoments
 from logn.base.arrays import FloatArray
 from logn.data.fractal_dimensions import read_dimensions
 from logn.measure.comparison.comparison import CompareSettings
-from logn.statistics.diagnosis import active_classes
 from logn.statistics.head import Head, foreground_columns
+from logn.statistics.summary import active_classes
 
 BOOTSTRAP = 200
 # Both kinds of labels of a split: federated as in LVIS, and exhaustive.

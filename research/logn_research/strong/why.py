@@ -13,8 +13,8 @@ import logn
 from logn import ClassAffine, ClassMoments, Predictions
 from logn.measure.comparison.comparison import CompareSettings
 from logn.predictions.detections import LVIS_CAP, DecodeSettings
-from logn.statistics.diagnosis import spearman
 from logn.statistics.head import Head
+from logn.statistics.summary import spearman
 from logn_research.strong.heads import _iou
 
 MARGINS = (0.0, -2.0, -4.0, -6.0, -8.0, -12.0)

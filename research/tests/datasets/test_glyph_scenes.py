@@ -206,14 +206,8 @@ def test_more_clutter_makes_a_busier_background_and_leaves_the_objects():
 
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):
-    from logn_research.datasets.glyphs import alphabet
-
     from logn.errors import MissingExtraError
 
-    alphabet.font_folder.cache_clear()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match="matplotlib"):
-        generate_glyph_scenes(tmp_path / "none", SETTINGS)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match="pillow"):
         generate_glyph_scenes(tmp_path / "none", SETTINGS)

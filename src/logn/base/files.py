@@ -258,7 +258,7 @@ it.
 
 
 def _exists(path: Path) -> InputError:
-    return InputError(f"`{path}` exists already: choose another `output`, or pass overwrite=True to replace it.")
+    return InputError(f"`{path}` exists already: choose another `output`, or pass `overwrite` to replace it.")
 
 
 def refuse_inputs(outputs: Sequence[Path], inputs: Iterable[str | os.PathLike[str] | None]) -> None:

@@ -15,7 +15,6 @@ from logn.base.commands import COMMAND_LINE as COMMAND_LINE
 from logn.base.commands import command as command
 from logn.base.strict_json import plain_values
 from logn.base.text_table import USUAL_WIDTH, TextStyle, printable, printable_json, printable_table
-from logn.cli.wording import as_typed
 
 # Where bars are drawn; None for stderr. `logn demo` keeps what its steps print, but shows their bars.
 BARS: ContextVar[TextIO | None] = ContextVar("bars", default=None)
@@ -69,7 +68,7 @@ def _json_lines(plain: Mapping[str, Any], *, ascii_only: bool) -> str:
 
 def print_error(message: str, *, as_json: bool) -> None:
     """Print one sentence: on stderr, or as `{"error": …}` on stdout for a program that reads JSON."""
-    sentence = as_typed(" ".join(message.split()))
+    sentence = " ".join(message.split())
     if as_json:
         try:
             return print_json({"error": sentence})
@@ -81,8 +80,7 @@ def print_error(message: str, *, as_json: bool) -> None:
 
 def print_note(message: str) -> None:
     """Print a remark on stderr, where it does not mix with the data on stdout."""
-    kind = next((kind for kind in ("Warning: ", "Note: ", "No recommendation: ") if message.startswith(kind)), "")
-    echo(kind + as_typed(message.removeprefix(kind)), err=True)
+    echo(message, err=True)
 
 
 def text_style(*, wide: bool = False) -> TextStyle:
@@ -107,7 +105,7 @@ def print_text(*sentences: str, indent: str = "") -> None:
     """Print sentences on stdout, broken where the terminal ends; `indent` stands before the lines after the first."""
     style = text_style()
     for sentence in sentences:
-        echo(style.wrap(as_typed(sentence), indent))
+        echo(style.wrap(sentence, indent))
 
 
 def count_of(number: int, thing: str) -> str:

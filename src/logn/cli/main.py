@@ -6,52 +6,40 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from logn.cli.console import COMMAND_LINE, echo, prepare_streams, print_error, print_note
-from logn.cli.wording import PARAMETERS, parameters_of
+from logn.cli.verbs.apply import apply
+from logn.cli.verbs.collect import collect
+from logn.cli.verbs.compare import compare
+from logn.cli.verbs.correct import correct
+from logn.cli.verbs.demo import demo
+from logn.cli.verbs.fit import fit
+from logn.cli.verbs.fold import fold
+from logn.cli.verbs.inspect import inspect
+from logn.cli.verbs.merge import merge
+from logn.cli.verbs.predict import predict
+from logn.cli.verbs.report import report
+from logn.cli.verbs.thresholds import thresholds
 from logn.errors import InputError, MissingExtraError
 
-
-class Verb(NamedTuple):
-    """Where a verb lives: imported only when it is called, so that `logn --help` stays quick."""
-
-    name: str
-    target: str | None  # "module:attribute" in logn.cli.verbs; None for a verb of the research package
-    help: str
-    panel: str
-
-
-START = "Start here"
-BELIEVE = "Does it help? With labels"
-STEPS = "Step by step: from logits to a correction"
-RESEARCH = "Data, training and the paper's tables"
-
-# In the order of a user's day. A new verb is one line here and a function in a file of its own.
-VERBS = (
-    Verb("demo", "demo:demo", "Correct a detector that comes with LogN, and see what it gains.", START),
-    Verb("correct", "correct:correct", "Correct a model by one pass over unlabelled training images.", START),
-    Verb("predict", "predict:predict", "Run a trained model once and keep its boxes and logits.", BELIEVE),
-    Verb("compare", "compare:compare", "Score every method on the same predictions, in one table.", BELIEVE),
-    Verb("report", "report:report", "Write one page that shows whether, where and why it helped.", BELIEVE),
-    Verb("thresholds", "thresholds:thresholds", "Choose a score threshold per class, to fold in.", BELIEVE),
-    Verb("collect", "collect:collect", "Read logits, from files or a model, and write statistics per class.", STEPS),
-    Verb("merge", "merge:merge", "Merge statistics from several machines or runs, exactly.", STEPS),
-    Verb("inspect", "inspect:inspect", "Show the statistics, whether there is a bias, and what to do.", STEPS),
-    Verb("fit", "fit:fit", "Turn statistics or class counts into a correction.", STEPS),
-    Verb("apply", "apply:apply", "Correct a file of logits.", STEPS),
-    Verb("fold", "fold:fold", "Write a correction or thresholds per class into a model file.", STEPS),
-    Verb("data", None, "Draw long-tailed scenes to train on.", RESEARCH),
-    Verb("train", None, "Train a detector, or resume a run.", RESEARCH),
-    Verb("bench", None, "Run the paper's tables on detectors that it trains.", RESEARCH),
-    Verb("figure", None, "Draw a figure of the paper from your own run.", RESEARCH),
-)
+# In the order of a user's day. A new verb is one word here and a function in a file of its own.
+VERBS = {
+    "Start here": (demo, correct),
+    "Does it help? With labels": (predict, compare, report, thresholds),
+    "Step by step: from logits to a correction": (collect, merge, inspect, fit, apply, fold),
+}
+# Those of the research package, which names them as entry points.
+RESEARCH = {
+    "data": "Draw long-tailed scenes to train on.",
+    "train": "Train a detector, or resume a run.",
+    "bench": "Run the paper's tables on detectors that it trains.",
+    "figure": "Draw a figure of the paper from your own run.",
+}
 
 # Which extra brings a package that is not always there.
 EXTRAS = {
@@ -60,83 +48,61 @@ EXTRAS = {
     "PIL": "torchvision",
     "onnx": "onnx",
     "onnxruntime": "onnx",
-    "matplotlib": "report",
     "hotcoco": "evaluate",
     "jinja2": "report",
 }
 
 
-# How a verb, and a group of verbs of the research package, is shown.
+# How every page of help is shown.
 SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
+# A verb of the research package reads its words itself, since its options are known only when it is loaded.
+PASSED_ON: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-class LazyVerbs(TyperGroup):
-    """A group that lists its verbs from the table above and imports only the one that is called."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        # Stand-ins that have the help line only; `resolve_command` imports the real verb.
-        self.commands = {
-            verb.name: TyperCommand(verb.name, help=verb.help, rich_help_panel=verb.panel) for verb in VERBS
-        }
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its options, `--help` included."""
-        return _untyped(super().get_params(ctx))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The verbs that help shows: those of the research package only where it is installed."""
-        installed = {entry.name for entry in entry_points(group="logn.verbs")}
-        return [verb.name for verb in VERBS if verb.target is not None or verb.name in installed]
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb that `args` names and import it."""
-        name, command, rest = super().resolve_command(ctx, args)
-        verb = load_verb(next(verb for verb in VERBS if verb.name == name)) if command else None
-        PARAMETERS.set(parameters_of(verb))
-        return name, verb, rest
+def command_line() -> Any:
+    """The command with all verbs; those of the research package are shown where it is installed."""
+    app = typer.Typer(no_args_is_help=True, **SETTINGS)
+    app.callback()(logn)
+    for panel, verbs in VERBS.items():
+        for verb in verbs:
+            app.command(verb.__name__, rich_help_panel=panel)(verb)
+    installed = {entry.name: entry for entry in entry_points(group="logn.verbs")}
+    for name, help_line in RESEARCH.items():
+        app.command(
+            name,
+            help=help_line,
+            rich_help_panel="Data, training and the paper's tables",
+            context_settings=PASSED_ON,
+            hidden=name not in installed,
+        )(_of_research(name, installed.get(name)))
+    group: Any = typer.main.get_command(app)
+    for part in (group, *group.commands.values()):
+        for parameter in part.get_params(part.context_class(part, **part.context_settings)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""  # else its help has `<bool>`, though it takes no value
+    return group
 
 
-def load_verb(verb: Verb) -> Any:
-    """Import the module of `verb` and make its command."""
-    target = _of_research(verb.name) if verb.target is None else _attribute(verb.target)
-    if not isinstance(target, typer.Typer):
-        single = typer.Typer(add_completion=False, **SETTINGS)
-        single.command(verb.name)(target)
-        target = single
-    command: Any = typer.main.get_command(target)
-    for part in (command, *getattr(command, "commands", {}).values()):
-        _untyped(part.get_params(part.context_class(part, **part.context_settings)))
-    return command
+def _of_research(name: str, entry: EntryPoint | None) -> Any:
+    """A verb that loads another one when it is called."""
 
+    def run(context: typer.Context) -> Any:
+        if entry is None:
+            raise InputError(
+                f"`logn {name}` belongs to LogN's research package: run pip install -e research in a clone of LogN."
+            )
+        verb = entry.load()
+        app = verb
+        if not isinstance(verb, typer.Typer):
+            app = typer.Typer(add_completion=False, **SETTINGS)
+            app.command(name)(verb)
+        return app(args=context.args, prog_name=f"logn {name}", standalone_mode=False)
 
-def _untyped(parameters: list[Any]) -> list[Any]:
-    """The same parameters; the help of a flag, which takes no value, has no `<bool>` behind it."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
-def _attribute(target: str) -> Any:
-    module, attribute = target.split(":")
-    return getattr(import_module(f"logn.cli.verbs.{module}"), attribute)
-
-
-def _of_research(name: str) -> Any:
-    """A verb that the research package adds, which names it as an entry point."""
-    for entry in entry_points(group="logn.verbs", name=name):
-        return entry.load()
-    raise InputError(
-        f"`logn {name}` belongs to LogN's research package: run pip install -e research in a clone of LogN."
-    )
-
-
-app = typer.Typer(cls=LazyVerbs, no_args_is_help=True, **SETTINGS)
+    return run
 
 
 def _print_version(wanted: bool) -> None:
@@ -147,7 +113,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def logn(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
@@ -174,7 +139,7 @@ def execute(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     COMMAND_LINE.set(("logn", *arguments))
     try:
-        code = app(args=list(arguments), prog_name="logn", standalone_mode=False)
+        code = command_line()(args=list(arguments), prog_name="logn", standalone_mode=False)
     except (InputError, MissingExtraError) as error:
         print_error(str(error), as_json=as_json)
         return 2

@@ -5,6 +5,8 @@ The same flag has the same help and the same meaning in every verb; a test compa
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +20,10 @@ from logn.errors import InputError
 
 if TYPE_CHECKING:
     from logn.data.class_counts import ClassCounts
-    from logn.models.hints import Hints
+    from logn.models.hints import Hints as Hints
     from logn.models.images import ImageSource
+else:
+    Hints = Any  # named in the signatures of verbs, which are read without loading any model code
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -208,37 +212,65 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     return int(sides[0]), int(sides[-1])
 
 
-def model_hints(
-    *,
-    like: str | None = None,
-    size: str | None = None,
-    background: Background | None = None,
-    activation: Activation | None = None,
-    tensor: list[str] | None = None,
-    layer: str | None = None,
-    class_names: Path | None = None,
-    device: str = "auto",
-    trust: bool = False,
-) -> Hints:
-    """What the options say about a model.
+# The fields of `logn.Hints` as options, with their defaults.
+HINTS: dict[str, tuple[Any, Any]] = {
+    "like": (Like, None),
+    "size": (Size, None),
+    "background": (BackgroundOption, None),
+    "activation": (ActivationOption, None),
+    "tensor": (Tensor, None),
+    "layer": (Layer, None),
+    "class_names": (ClassNames, None),
+    "device": (Device, "auto"),
+    "trust": (Trust, False),
+}
+
+
+def hints_of(**values: Any) -> Hints:
+    """What the options say about a model; those that were not given keep their defaults.
 
     Example:
-        >>> model_hints(size="480x640", background="last").size
+        >>> hints_of(size="480x640", background="last").size
         (480, 640)
     """
-    from logn.models.hints import Hints
+    from logn.models.hints import Hints as Hints
 
-    return Hints(
-        like=like,
-        size=parse_size(size),
-        background=background_index(background),
-        activation=activation,
-        tensor=tensor or None,
-        layer=layer,
-        class_names=class_names,
-        device=device,
-        trust=trust,
-    )
+    parsers: dict[str, Callable[[Any], Any]] = {"size": parse_size, "background": background_index}
+    return Hints(**{name: parsers.get(name, _same)(value) for name, value in values.items()})
+
+
+def with_hints(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb an option for each field of its parameter `hints`.
+
+    Args:
+        without: Fields that this verb has no option for.
+    """
+    names = [name for name in HINTS if name not in without]
+
+    def expand(verb: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(verb)
+        def run(**values: Any) -> None:
+            hints = hints_of(**{name: values.pop(name) for name in names})
+            verb(**values, hints=hints)
+
+        parameters = []
+        for parameter in inspect.signature(verb, eval_str=True).parameters.values():
+            if parameter.name != "hints":
+                parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+                continue
+            for name in names:
+                kind, default = HINTS[name]
+                parameters.append(inspect.Parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=kind))
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return expand
+
+
+def _same(value: Any) -> Any:
+    """A value as it is, but no empty list where an option was not given."""
+    return None if value == [] else value
 
 
 def split_methods(text: str) -> list[str]:

@@ -31,7 +31,7 @@ from logn.statistics.head import ASSUMED
 from logn.statistics.moments import ClassMoments
 
 if TYPE_CHECKING:
-    from logn.models.proof import Proof
+    from logn.models.write import Proof
     from logn.thresholds.points import FoldedPoints
 
 # Images that the proof runs on.

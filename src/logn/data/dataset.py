@@ -94,7 +94,7 @@ class DetectionDataset:
 
     def image_path(self, index: int) -> Path:
         """Path of an image; an error that names the places tried if there is none."""
-        image = self.labels.images[self._position(index)]
+        image = self.labels.images[index]
         tried = [self.image_root / name for name in image.names]
         for path in tried:
             if path.is_file():
@@ -111,7 +111,7 @@ class DetectionDataset:
 
     def read_image(self, index: int) -> ImageArray:
         """An image as RGB, `(height, width, 3)`."""
-        size = self._size(self.labels.images[self._position(index)])
+        size = self._size(self.labels.images[index])
         path = self.image_path(index)
         image = read_rgb(path)
         if image.shape[:2] != size:
@@ -120,11 +120,6 @@ class DetectionDataset:
                 "images that were annotated."
             )
         return image
-
-    def _position(self, index: int) -> int:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"Expected `index` to be within {len(self)} images, but got {index}.")
-        return int(index) % len(self)
 
 
 class ClassificationDataset:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,13 +38,8 @@ class DataYaml(msgspec.Struct):
         return {name: (value,) if isinstance(value, str) else tuple(value) for name, value in listed.items() if value}
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A line of a label file, in shares of the image; the outline is empty where the label is a box."""
-
-    label: int
-    box: tuple[float, float, float, float]  # centre, width, height
-    outline: tuple[float, ...] = field(default=(), compare=False)
+# Class, centre, width and height, in shares of the image.
+Row = tuple[int, float, float, float, float]
 
 
 class YoloReader:
@@ -53,7 +47,7 @@ class YoloReader:
 
     An image without a text file, or with an empty one, has no objects. Ids of images are the numbers that their files
     are named by, where all are, else their places; class 0 gets id 1, as in the result files of Ultralytics. An outline
-    gives the box around it. Lines that come twice in a file count once.
+    gives the box around it.
 
     Args:
         source: The `data.yaml` and the split.
@@ -88,8 +82,9 @@ class YoloReader:
         for index, path in enumerate(self._paths):
             lines = _lines(Path(label_file(path)))
             is_labelled = is_labelled or lines is not None
-            rows = [self._row(label_file(path), number, line) for number, line in lines or ()]
-            objects += [self._object(index, row) for row in dict.fromkeys(rows)]
+            # A box that comes twice in a file counts once.
+            rows = dict(self._row(label_file(path), number, line) for number, line in lines or ())
+            objects += [self._object(index, row, outline) for row, outline in rows.items()]
         if not is_labelled:
             warn(
                 f"None of the {len(self._paths)} images of `{self._source.path}` has a label file, so all count as "
@@ -97,21 +92,21 @@ class YoloReader:
             )
         return objects
 
-    def _object(self, index: int, row: _Row) -> LabelledObject:
-        image_id, category_id = self._ids[index], row.label + 1
+    def _object(self, index: int, row: Row, outline: list[float]) -> LabelledObject:
+        image_id, category_id = self._ids[index], row[0] + 1
         if self._sizes is None:
             return LabelledObject(image_id, category_id)
         size = self._sizes[index]
-        width, height = row.box[2] * size[0], row.box[3] * size[1]
-        box = (row.box[0] * size[0] - width / 2, row.box[1] * size[1] - height / 2, width, height)
+        width, height = row[3] * size[0], row[4] * size[1]
+        box = (row[1] * size[0] - width / 2, row[2] * size[1] - height / 2, width, height)
         if not self._outlines:
             return LabelledObject(image_id, category_id, box)
-        polygon = [share * size[place % 2] for place, share in enumerate(row.outline)]
-        outline = msgspec.Raw(msgspec.json.encode([polygon])) if polygon else msgspec.Raw()
-        return OutlinedObject(image_id, category_id, box, segmentation=outline)
+        polygon = [share * size[place % 2] for place, share in enumerate(outline)]
+        segmentation = msgspec.Raw(msgspec.json.encode([polygon])) if polygon else msgspec.Raw()
+        return OutlinedObject(image_id, category_id, box, segmentation=segmentation)
 
-    def _row(self, file: str, number: int, line: str) -> _Row:
-        """Class, box and outline of a line."""
+    def _row(self, file: str, number: int, line: str) -> tuple[Row, list[float]]:
+        """Class and box of a line, and its outline, which is empty where the label is a box."""
         try:
             label, *values = map(float, line.split())
         except ValueError:
@@ -124,9 +119,9 @@ class YoloReader:
         if outside:
             raise _fault(file, number, "coordinates from 0 to 1, as shares of the image", f"{outside[0]:g}")
         if len(values) == 4:
-            return _Row(int(label), (values[0], values[1], values[2], values[3]))
+            return (int(label), values[0], values[1], values[2], values[3]), []
         left, right, top, bottom = min(values[0::2]), max(values[0::2]), min(values[1::2]), max(values[1::2])
-        return _Row(int(label), ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top), tuple(values))
+        return (int(label), (left + right) / 2, (top + bottom) / 2, right - left, bottom - top), values
 
 
 def _fault(file: str, number: int, expected: str, got: str) -> InputError:
@@ -215,17 +210,14 @@ def split_images(file: Path, data: DataYaml, split: str) -> list[str]:
             raise InputError(
                 f"`{split}` of `{file}` leads to `{path}`, which does not exist: correct `path` or `{split}`."
             )
-        images.update(_images_at(path, folder))
+        if path.is_dir():
+            images.update(_images_below(path))
+        else:
+            is_image = path.suffix.lower() in SUFFIXES
+            images.update([str(path)] if is_image else _listed_images(path, folder))
     if not images:
         raise InputError(f"`{file}:{split}` has no images: there are none in {', '.join(splits[split])}.")
     return sorted(images)
-
-
-def _images_at(path: Path, folder: Path) -> list[str]:
-    """The images that a split names: a folder of them, a list, or one image."""
-    if path.is_dir():
-        return _images_below(path)
-    return [str(path)] if path.suffix.lower() in SUFFIXES else _listed_images(path, folder)
 
 
 def _images_below(folder: Path) -> list[str]:

@@ -16,10 +16,10 @@ from logn.base.arrays import FloatArray
 from logn.errors import InputError, warn
 from logn.methods.affine import ClassAffine
 from logn.methods.checks import check_moments, checked_number, checked_share, checked_target
-from logn.statistics.diagnosis import active_classes
 from logn.statistics.doubts import value_checks
 from logn.statistics.head import ASSUMED, Head, foreground_columns
 from logn.statistics.moments import ClassMoments
+from logn.statistics.summary import active_classes
 
 Statistic = Literal["mean", "prior"]
 MarginName = Literal["min", "mean", "max", "background"]

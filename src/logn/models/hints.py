@@ -97,6 +97,11 @@ class Hints:
         return {**given, **({} if self.size is None else {"size": self.size})}
 
     @property
+    def files(self) -> tuple[str | os.PathLike[str], ...]:
+        """The files that they name, which no output may replace."""
+        return tuple(value for value in (self.like, self.class_names) if isinstance(value, str | os.PathLike))
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         """The names of `tensor`, one or several."""
         return (self.tensor,) if isinstance(self.tensor, str) else tuple(self.tensor or ())

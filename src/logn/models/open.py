@@ -125,12 +125,11 @@ def refuse_pickle(name: str, *, trust: bool) -> None:
         Traceback (most recent call last):
         ...
         logn.errors.InputError: `best.pt` is a pickle: opening it runs whatever code its author put there. If you trust
-        it, pass trust=True.
+        it, pass `trust`.
     """
     if not trust:
         raise InputError(
-            f"`{name}` is a pickle: opening it runs whatever code its author put there. If you trust it, pass "
-            "trust=True."
+            f"`{name}` is a pickle: opening it runs whatever code its author put there. If you trust it, pass `trust`."
         )
 
 

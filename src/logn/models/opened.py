@@ -23,7 +23,7 @@ from logn.statistics.moments import ClassMoments
 from logn.statistics.row_sample import default_sample_rows
 
 if TYPE_CHECKING:
-    from logn.models.proof import Proof
+    from logn.models.write import Proof
 
 Advance = Callable[[int], object]
 # One per stage of a cascade; else one.
@@ -173,10 +173,11 @@ class ProposalModel:
         moments: ClassMoments | None = None
         for part in images.batches(batch or BATCH):
             for proposals in self.detector.propose([self.detector.prepare(image) for image in part]):
+                objectness = self.detector.factor_of(proposals)
                 if moments is None:
-                    head = self.detector.head_of(proposals)
+                    head = replace(self.detector.head_of(proposals), objectness=objectness is not None)
                     moments = ClassMoments(head, sample_rows=default_sample_rows(head.width))
-                moments.update(proposals.logits, self.detector.factor_of(proposals))
+                moments.update(proposals.logits, objectness)
             progress(len(part))
         images.finish()
         if moments is None:

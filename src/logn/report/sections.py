@@ -26,8 +26,8 @@ from logn.measure.detection.threshold_curve import ThresholdCurve, describe_thre
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
-from logn.statistics.diagnosis import spearman
 from logn.statistics.head import foreground_columns
+from logn.statistics.summary import spearman
 
 Section = dict[str, Any]
 

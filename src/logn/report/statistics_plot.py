@@ -1,21 +1,22 @@
-"""Draw the mean and the standard deviation of every class's logit."""
+"""Draw the mean and the standard deviation of every class's logit, as an SVG file."""
 
 from __future__ import annotations
 
 import os
+from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from logn.base.files import atomic_path
-from logn.errors import InputError, MissingExtraError
-from logn.statistics.diagnosis import GROUP_NAMES, Diagnosis
+from logn.base.arrays import FloatArray
+from logn.base.files import write_text
+from logn.errors import InputError
+from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, Axis, number, padded, symbol_path
+from logn.statistics.summary import GROUP_NAMES, Diagnosis
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; the shapes differ too.
-GROUP_STYLES = {"f": ("#0072B2", "o"), "c": ("#E69F00", "s"), "r": ("#D55E00", "^")}
-PLAIN_COLOUR = "#0072B2"
-FORMATS = (".png", ".svg", ".pdf")
+GROUP_STYLES = {"f": ("#0072B2", "circle"), "c": ("#E69F00", "square"), "r": ("#D55E00", "triangle")}
+WIDTH = 720
 
 
 def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
@@ -23,56 +24,43 @@ def plot_statistics(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
 
     Args:
         diagnosis: What `diagnose` gave.
-        path: A `.png`, `.svg` or `.pdf` file.
+        path: An `.svg` file.
     """
-    if Path(path).suffix not in FORMATS:
-        raise InputError(f"Expected `{Path(path).name}` to end in one of {', '.join(FORMATS)}.")
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", extra="report") from error
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    _draw_panel(upper, diagnosis, diagnosis.mean, "Mean logit", diagnosis.mean_with_count)
-    _draw_panel(lower, diagnosis, diagnosis.std, "Standard deviation", diagnosis.std_with_count)
-    handles, labels = upper.get_legend_handles_labels()
-    if len(labels) > 1:
-        figure.legend(handles, labels, frameon=False, ncols=4, markerscale=2, loc="outside upper right")
-    if diagnosis.background_mean is not None:
-        # A line would squeeze the classes, since the background's mean is far above theirs.
-        upper.set_title(f"background: {diagnosis.background_mean:.2f}", fontsize=10, loc="right")
-    has_counts = diagnosis.image_counts is not None
-    order = "from the most to the fewest training images" if has_counts else "from the highest to the lowest mean"
-    lower.set_xlabel(f"Classes, {order}")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+    if Path(path).suffix.lower() != ".svg":
+        raise InputError(f"Expected `{Path(path).name}` to end in .svg.")
+    panels = (("Mean logit", diagnosis.mean), ("Standard deviation", diagnosis.std))
+    order = "by training images, most first" if diagnosis.image_counts is not None else "by mean logit, highest first"
+    text = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {2 * HEIGHT}" font-family="sans-serif" '
+        f'font-size="12"><rect width="100%" height="100%" fill="#fff"/>'
+    ]
+    for place, (label, values) in enumerate(panels):
+        text.append(f'<g transform="translate(0,{place * HEIGHT})">{_panel(diagnosis, label, values)}</g>')
+    text.append(f'<text x="{LEFT}" y="{2 * HEIGHT - 8}">Classes {order}</text></svg>')
+    write_text(path, "".join(text))
 
 
-def _draw_panel(axes: Any, diagnosis: Diagnosis, values: Any, label: str, link: float | None) -> None:
-    order = diagnosis.order()
-    position = np.empty(len(order), dtype=np.intp)
-    position[order] = np.arange(len(order))
-    size = float(np.clip(2000 / max(len(order), 1), 6, 40))
-    for name, colour, marker, chosen in _groups(diagnosis):
-        chosen = chosen & np.isfinite(values)
-        if chosen.any():
-            axes.scatter(position[chosen], values[chosen], s=size, c=colour, marker=marker, linewidths=0, label=name)
-    axes.set_ylabel(label)
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    if link is not None:
-        axes.set_title(f"rank correlation with log count {link:+.2f}", fontsize=10, loc="left")
-
-
-def _groups(diagnosis: Diagnosis) -> list[tuple[str, str, str, Any]]:
-    """Label, colour, marker and members of each series; dead classes are a series of their own."""
-    alive = diagnosis.alive
-    if diagnosis.groups is None:
-        series = [("classes", PLAIN_COLOUR, "o", alive)]
-    else:
-        series = [
-            (GROUP_NAMES[group], colour, marker, alive & (diagnosis.groups == group))
-            for group, (colour, marker) in GROUP_STYLES.items()
-        ]
-    return [*series, ("dead", "#000000", "X", ~alive)]
+def _panel(diagnosis: Diagnosis, label: str, values: FloatArray) -> str:
+    """One panel: grid, ticks and a series of symbols for each group of classes."""
+    position = np.empty(len(values), dtype=np.intp)
+    position[diagnosis.order()] = np.arange(len(values))
+    finite = np.isfinite(values)
+    across = Axis(-0.5, len(values) - 0.5, LEFT, WIDTH - RIGHT)
+    upward = Axis(*padded(values[finite].tolist() or [0.0]), HEIGHT - BOTTOM, TOP + 16)
+    parts = [f'<text x="{LEFT}" y="{TOP}">{escape(label)}</text>']
+    for place, tick in upward.ticks:
+        parts.append(
+            f'<path d="M{LEFT},{number(place)}H{WIDTH - RIGHT}" stroke="#ddd"/>'
+            f'<text x="{LEFT - 6}" y="{number(place + 4)}" text-anchor="end">{tick}</text>'
+        )
+    series = [("classes", "#0072B2", "circle", diagnosis.alive)]
+    if diagnosis.groups is not None:
+        styles = GROUP_STYLES.items()
+        series = [(GROUP_NAMES[key], *style, diagnosis.alive & (diagnosis.groups == key)) for key, style in styles]
+    series.append(("dead", "#000", "square", ~diagnosis.alive))
+    shown = [entry for entry in series if (entry[3] & finite).any()]
+    for index, (name, colour, shape, chosen) in enumerate(shown):
+        points = [(across(position[at]), upward(values[at])) for at in np.flatnonzero(chosen & finite)]
+        parts.append(f'<path d="{symbol_path(shape, points, 2.5)}" fill="{colour}"/>')
+        parts.append(f'<text x="{WIDTH - RIGHT - 90 * (len(shown) - index)}" y="{TOP}" fill="{colour}">{name}</text>')
+    return "".join(parts)

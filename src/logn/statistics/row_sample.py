@@ -11,15 +11,15 @@ rows' scores (priority sampling of Duffield, Lund and Thorup, 2007) and knows ho
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.errors import InputError
+from logn.statistics.sums import Arrays, checked_array
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 Score = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 # Columns whose bytes tell batches apart: reading them all would cost as much as the moments.
 SALT_COLUMNS = 8
@@ -59,7 +59,7 @@ class RowSample:
 
     Args:
         num_columns: Columns of the rows.
-        capacity: How many rows to keep.
+        capacity: How many rows to keep; 0 keeps none.
         rows: Kept before, by ascending key.
         keys: Theirs.
 
@@ -112,21 +112,19 @@ class RowSample:
         self,
         rows: npt.NDArray[Any],
         keys: npt.NDArray[Any],
-        *,
         last_column: npt.NDArray[np.float16] | None = None,
+        *,
         is_finite: bool = False,
     ) -> None:
         """Offer rows by their keys; `last_column` is appended to those that are kept."""
         candidates = np.arange(len(rows)) if self.limit is None else np.flatnonzero(keys < self.limit)
-        if len(candidates) == 0:
+        if len(candidates) == 0 or self.capacity == 0:
             return
         chosen = self._smallest(keys, candidates)
         if not is_finite and not np.isfinite(rows[chosen]).all():
             # Rows that cannot be kept must not take the place of others: choose again among those that can.
             chosen = self._smallest(keys, candidates[np.isfinite(rows[candidates]).all(axis=1)])
-        kept = rows[chosen]
-        if kept.dtype.itemsize > 4:
-            kept = _to_half(kept)
+        kept = rows[chosen] if rows.dtype.itemsize <= 4 else _to_half(rows[chosen])
         self._add(kept if last_column is None else np.column_stack([kept, last_column[chosen]]), keys[chosen])
 
     def merge(self, other: RowSample) -> None:
@@ -176,7 +174,7 @@ class RowSample:
     def _lower_limit(self, keys: npt.NDArray[Any]) -> None:
         """No row with a key above the largest of the smallest ones can get in any more."""
         self._unsorted = 0
-        if len(keys) >= self.capacity:
+        if len(keys) >= self.capacity > 0:
             largest = np.partition(keys, self.capacity - 1)[self.capacity - 1]
             self.limit = largest if self.limit is None else min(self.limit, largest)
 
@@ -192,64 +190,57 @@ class RowSample:
             keys *= np.uint64(multiplier)
         return keys ^ (keys >> np.uint64(33))
 
+    def to_arrays(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
+        """The content, by the names that files have for it."""
+        arrays = {"rows": self.rows.copy(), "keys": self.keys.copy(), "capacity": np.array([self.capacity])}
+        return {f"{prefix}_{name}": array for name, array in arrays.items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, prefix: str, num_columns: int, key_type: type) -> RowSample:
+        """The opposite of `to_arrays`, checked."""
+        capacity = int(checked_array(arrays, f"{prefix}_capacity", np.int64, (1,))[0])
+        number = len(arrays.get(f"{prefix}_keys", ()))
+        keys = checked_array(arrays, f"{prefix}_keys", key_type, (number,))
+        rows = checked_array(arrays, f"{prefix}_rows", np.float16, (number, num_columns))
+        if not number <= capacity or (keys[1:] < keys[:-1]).any():
+            raise InputError(f"`{prefix}_keys` should be at most {capacity} ascending numbers.")
+        return cls(num_columns, capacity, rows, keys)
+
 
 class ScoredSample:
     """Rows with high scores, and how many of all rows each stands for: sums over them are unbiased for all rows.
 
     Args:
-        num_columns: Columns of the rows.
-        capacity: How many rows to keep.
-        kept: Rows that were kept before, their weights in one more column, by ascending key.
-        keys: Theirs.
+        kept: Rows with their weights in one more column, and one row more than are sampled, whose key is the limit
+            that the others fell below.
 
     Example:
         >>> rows = np.zeros((5000, 1)); rows[::100] = 2.0
-        >>> sample = ScoredSample(1, 100)
+        >>> sample = ScoredSample.of(1, 100)
         >>> sample.update(rows, RowSample(1, 1).update(rows), lambda part: part[:, 0] / 2)
         >>> kept = sample.rows[:, 0] > 0
         >>> int(kept.sum()), round(float(sample.stands_for[kept].sum()))
         (50, 50)
     """
 
-    def __init__(
-        self,
-        num_columns: int,
-        capacity: int,
-        kept: npt.NDArray[np.float16] | None = None,
-        keys: npt.NDArray[np.float64] | None = None,
-    ) -> None:
-        self._kept = RowSample(num_columns + 1, capacity + 1, kept, np.empty(0) if keys is None else keys)
-        # Rows that may get in, scored together: many small batches would cost a call of NumPy each, many times.
-        self._waiting: list[tuple[npt.NDArray[Any], ...]] = []
-        self._waiting_rows, self._waiting_are_finite = 0, True
-        self._score: Score | None = None
+    def __init__(self, kept: RowSample) -> None:
+        self.kept = kept
 
-    @property
-    def kept(self) -> RowSample:
-        """The rows with their weights, and one more, whose key is the limit that the others fell below."""
-        if self._waiting:
-            rows, uniform, highest = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
-            weights = (highest if self._score is None else _weights(self._score(rows))).astype(np.float16)
-            is_finite, self._waiting_are_finite = self._waiting_are_finite, True
-            self._waiting, self._waiting_rows = [], 0
-            self._kept.offer(rows, uniform / weights, last_column=weights, is_finite=is_finite)
-        return self._kept
-
-    @property
-    def capacity(self) -> int:
-        """How many rows it may hold."""
-        return self._kept.capacity - 1
+    @classmethod
+    def of(cls, num_columns: int, capacity: int) -> ScoredSample:
+        """An empty sample of `capacity` rows."""
+        return cls(RowSample(num_columns + 1, capacity + 1, keys=np.empty(0)))
 
     @property
     def rows(self) -> npt.NDArray[np.float16]:
         """The sampled rows."""
-        return self.kept.rows[: self.capacity, :-1]
+        return self.kept.rows[: self.kept.capacity - 1, :-1]
 
     @property
     def stands_for(self) -> npt.NDArray[np.float64]:
         """How many rows each sampled row stands for: 1 over the probability by which it got in."""
-        weights = self.kept.rows[: self.capacity, -1].astype(np.float64)
-        if len(self.kept.rows) <= self.capacity:
+        weights = self.kept.rows[: self.kept.capacity - 1, -1].astype(np.float64)
+        if len(self.kept.rows) < self.kept.capacity:
             return np.ones(len(weights))
         result: npt.NDArray[np.float64] = 1.0 / np.minimum(weights * self.kept.keys[-1], 1.0)
         return result
@@ -274,69 +265,21 @@ class ScoredSample:
         """
         uniform = (keys >> np.uint64(11)) * 2.0**-53
         highest = np.full(len(rows), 1.0 + LEAST_WEIGHT) if bound is None else _weights(bound)
-        if (score is None) != (self._score is None):
-            _ = self.kept
-        self._score, index = score, np.arange(len(rows))
-        if self._kept.limit is not None:
+        if self.kept.limit is not None:
             # A little more, as weights are rounded.
-            index = np.flatnonzero(uniform < 1.001 * self._kept.limit * highest)
-        if len(index) == 0:
-            return
-        self._waiting.append((rows[index], uniform[index], highest[index]))
-        self._waiting_rows += len(index)
-        self._waiting_are_finite = self._waiting_are_finite and is_finite
-        if self._waiting_rows * LIMIT_STEPS >= self.capacity:
-            _ = self.kept
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The content, by the names that files have for it."""
-        kept = {"scored_rows": self.kept.rows.copy(), "scored_keys": self.kept.keys.copy()}
-        return {**kept, "scored_capacity": np.array([self.capacity])}
+            index = np.flatnonzero(uniform < 1.001 * self.kept.limit * highest)
+            rows, uniform, highest = rows[index], uniform[index], highest[index]
+        if len(rows):
+            weights = (highest if score is None else _weights(score(rows))).astype(np.float16)
+            self.kept.offer(rows, uniform / weights, weights, is_finite=is_finite)
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, num_columns: int) -> ScoredSample:
-        """The opposite of `to_arrays`, checked."""
-        rows, keys, capacity = (arrays.get(f"scored_{name}") for name in ("rows", "keys", "capacity"))
-        if rows is None or keys is None or capacity is None or capacity.shape != (1,) or int(capacity[0]) < 1:
-            raise InputError("`scored_rows`, `scored_keys` and `scored_capacity` go together, beside `sample_rows`.")
-        most, width = int(capacity[0]) + 1, num_columns + 1
-        if rows.dtype != np.float16 or rows.ndim != 2 or rows.shape[1] != width or len(rows) > most:
-            raise InputError(
-                f"`scored_rows` should be float16 (at most {most}, {width}), but is {rows.dtype} {rows.shape}."
-            )
-        if keys.dtype != np.float64 or keys.shape != (len(rows),) or not (keys[1:] >= keys[:-1]).all():
-            raise InputError("`scored_keys` should be one ascending float64 per row of `scored_rows`.")
-        if not np.isfinite(rows).all() or not (rows[:, -1] > 0).all():
-            raise InputError("`scored_rows` is not finite, or has a weight in its last column that is not positive.")
-        return cls(num_columns, most - 1, rows.copy(), keys.copy())
-
-    def merge(self, other: ScoredSample) -> None:
-        """Take over the rows of another sample; the smaller capacity wins."""
-        self.kept.merge(other.kept)
-
-
-def check_sample(arrays: Arrays) -> int:
-    """The capacity of the sample; 0 where there is none."""
-    rows, keys, objectness = (arrays.get(f"sample_{name}") for name in ("rows", "keys", "objectness"))
-    if objectness is not None:
-        expected = 0 if rows is None else len(rows)
-        if objectness.dtype != np.float16 or objectness.shape != (expected,) or not np.isfinite(objectness).all():
-            raise InputError("`sample_objectness` should be one finite float16 per sampled row.")
-    capacity = arrays.get("sample_capacity")
-    if rows is None and keys is None and capacity is None:
-        return 0
-    if rows is None or keys is None or capacity is None or capacity.shape != (1,) or int(capacity[0]) < 1:
-        raise InputError("`sample_rows`, `sample_keys` and `sample_capacity` go together.")
-    most, columns = int(capacity[0]), len(arrays["count"])
-    if rows.dtype != np.float16 or rows.ndim != 2 or rows.shape[1] != columns or len(rows) > most:
-        raise InputError(
-            f"`sample_rows` should be float16 (at most {most}, {columns}), but is {rows.dtype} {rows.shape}."
-        )
-    if keys.dtype != np.uint64 or keys.shape != (len(rows),) or (keys[1:] < keys[:-1]).any():
-        raise InputError("`sample_keys` should be one ascending uint64 per sampled row.")
-    if not np.isfinite(rows).all():
-        raise InputError("`sample_rows` is not finite.")
-    return most
+        """The rows in a file, checked."""
+        kept = RowSample.from_arrays(arrays, "scored", num_columns + 1, np.float64)
+        if not (kept.rows[:, -1] > 0).all():
+            raise InputError("`scored_rows` has a weight in its last column that is not positive.")
+        return cls(kept)
 
 
 def _weights(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,7 +6,7 @@ deviations from zero, it is subtracted before squaring, so that no digits cancel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, is_finite, row_blocks, sigmoid, softmax, widen
-from logn.errors import InputError
+from logn.errors import InputError, warn
 from logn.statistics.head import ACTIVATIONS
 
 VECTORS = ("count", "mean", "m2", "skipped")
-WHOLE_NUMBERS = ("count", "skipped")
 # Batches of at most this many values are summed in float64 throughout: their speed does not matter.
 SMALL_BATCH = 2**15
 # Columns of a run: narrow rows are laid side by side, since NumPy is slow at short loops.
@@ -33,11 +32,10 @@ LARGEST = 1e140
 BLOCK_VALUES = 2**18
 # Sums of the exponentials of a row between which none that counts has left the range of float32.
 SMALLEST_MASS, LARGEST_MASS = 1e-10, 1e35
-PROBABILITY_ROWS = "probability_rows"
 # The softmax probabilities of a column in the rows whose top column is another one: what it gets where it loses.
 LOSING = "losing"
 SUMMED = (*ACTIVATIONS, LOSING)
-Blocks = dict[str, npt.NDArray[Any]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -73,26 +71,21 @@ class Totals:
             skipped=self.skipped + other.skipped,
         )
 
-    @staticmethod
-    def merged_all(parts: Iterable[Totals]) -> Totals:
-        """Totals of at least one part, added in a tree: at most one sum of each size 1, 2, 4, … is held.
-
-        Example:
-            >>> parts = (Totals(np.ones(1), np.array([mean]), np.zeros(1), np.zeros(1)) for mean in (2.0, 4.0, 9.0))
-            >>> Totals.merged_all(parts).mean.tolist()
-            [5.0]
-        """
-        held: list[tuple[int, Totals]] = []
-        for part in parts:
-            size = 1
-            while held and held[-1][0] == size:
-                part = held.pop()[1].merged(part)
-                size *= 2
-            held.append((size, part))
-        total = held.pop()[1]
-        while held:
-            total = held.pop()[1].merged(total)
-        return total
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Totals:
+        """The totals in a file, checked."""
+        shape = arrays["count"].shape[:1] if "count" in arrays else (0,)
+        totals = cls(*(checked_array(arrays, name, np.float64, shape) for name in VECTORS))
+        few = totals.count < 2
+        for name, is_wrong in {
+            "count": (totals.count < 0) | (totals.count % 1 != 0),
+            "skipped": (totals.skipped < 0) | (totals.skipped % 1 != 0),
+            "m2": (totals.m2 < 0) | (few & (totals.m2 > 0)),
+        }.items():
+            if is_wrong.any():
+                column = int(np.flatnonzero(is_wrong)[0])
+                raise InputError(f"`{name}` cannot be {getattr(totals, name)[column]:g} for class {column}.")
+        return totals
 
 
 class RunningSums:
@@ -112,20 +105,18 @@ class RunningSums:
     def __init__(self, totals: Totals) -> None:
         self.totals = totals
         self._pilot: FloatArray | None = None
-        self._blocks: Blocks = {}
 
     # A value that is not finite shows in the sums: no need to look for it in every block, nor to warn of it.
     @np.errstate(invalid="ignore", over="ignore")
     def add(self, rows: npt.NDArray[Any], nonfinite: str = "error") -> bool:
         """Add a batch of (N, C) `rows`, N at least 1; True where all of it is surely finite."""
         count, pilot = float(len(rows)), self._pilot
-        total, squares = column_sums(rows, pilot, self._blocks)
+        total, squares = column_sums(rows, pilot)
         m2 = squares - total * total / count
         if _is_far(total, m2, count, pilot):
             pilot = total / count if pilot is None else pilot + total / count
             pilot = pilot.astype(np.float32).astype(np.float64)
-            self._blocks = {}
-            total, squares = column_sums(rows, pilot, self._blocks)
+            total, squares = column_sums(rows, pilot)
             m2 = squares - total * total / count
         finite = bool(np.isfinite(m2.sum()))
         if finite:
@@ -133,70 +124,58 @@ class RunningSums:
             batch = Totals(np.full_like(m2, count), mean, np.maximum(m2, 0.0), np.zeros_like(m2))
             self._pilot = pilot
         else:
-            self._blocks = {}  # the pilot may be one that is not kept
             batch = _careful_totals(rows, nonfinite)
         self.totals = self.totals.merged(batch)
         return finite
 
 
-def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None, blocks: Blocks | None = None) -> FloatArray:
+def column_sums(rows: npt.NDArray[Any], pilot: FloatArray | None = None) -> FloatArray:
     """Sums of the columns of `rows` minus `pilot`, and of the squares of that: (2, C) in float64.
-
-    Args:
-        rows: The rows.
-        pilot: What to subtract from each.
-        blocks: Keeps the pilot laid out as rows for the next call with the same one.
 
     Example:
         >>> column_sums(np.array([[2.0, 0.5], [0.0, 1.5]])).tolist()
         [[2.0, 2.0], [4.0, 2.5]]
     """
-    columns = rows.shape[1]
-    # By its letter, since the other byte order is another type.
-    exact = rows.dtype.char == "d" or rows.size <= SMALL_BATCH
-    working = np.float64 if exact else np.float32
-    abreast = max(1, round(WIDE_COLUMNS / columns))
+    abreast = max(1, round(WIDE_COLUMNS / rows.shape[1]))
     whole = len(rows) - len(rows) % abreast
-    held = {} if blocks is None else blocks
-    sums = _run_sums(rows[:whole], pilot, working, abreast, held)
-    return sums if whole == len(rows) else sums + _run_sums(rows[whole:], pilot, working, 1, held)
+    working = _working_type(rows)
+    sums = _run_sums(rows[:whole], pilot, working, abreast)
+    return sums if whole == len(rows) else sums + _run_sums(rows[whole:], pilot, working, 1)
 
 
-def _run_sums(
-    rows: npt.NDArray[Any], pilot: FloatArray | None, working: type, abreast: int, blocks: Blocks
-) -> FloatArray:
-    """The same of a number of rows that is a multiple of `abreast`."""
-    columns = rows.shape[1]
-    size = RUN_ROWS * abreast
-    sums, added = np.zeros((2, abreast * columns)), np.empty((2, abreast * columns), working)
+def _working_type(rows: npt.NDArray[Any]) -> np.dtype[Any]:
+    """The precision that a batch is summed in, by its letter, since the other byte order is another type."""
+    return np.dtype(np.float64 if rows.dtype.char == "d" or rows.size <= SMALL_BATCH else np.float32)
+
+
+def _run_sums(rows: npt.NDArray[Any], pilot: FloatArray | None, working: np.dtype[Any], abreast: int) -> FloatArray:
+    """The same of a number of rows that is a multiple of `abreast`, which are laid side by side."""
+    width = abreast * rows.shape[1]
+    sums, added = np.zeros((2, width)), np.empty((2, width), working)
     ones: npt.NDArray[Any] = np.ones(RUN_ROWS, working)
-    ready = pilot is None and rows.dtype == working and rows.flags.c_contiguous
-    scratch: npt.NDArray[Any] | None = None if ready else np.empty((min(size, len(rows)), columns), working)
-    shift = None
-    if pilot is not None and scratch is not None:
-        # Laid out as a block: a broadcast over rows would take twice as long.
-        shift = blocks.get(scratch.dtype.char)
-        if shift is None or len(shift) < len(scratch):
-            shift = blocks[scratch.dtype.char] = np.full_like(scratch, pilot)
-    for block in row_blocks(rows, size):
+    shift = None if pilot is None else np.tile(pilot, abreast).astype(working)
+    scratch: npt.NDArray[Any] | None = None
+    if shift is not None or rows.dtype != working or not rows.flags.c_contiguous:
+        scratch = np.empty((min(RUN_ROWS, len(rows) // abreast), width), working)
+    for block in row_blocks(rows, RUN_ROWS * abreast):
+        run = block.reshape(-1, width)
         if scratch is not None:
-            block = _shifted(block, shift, scratch[: len(block)])
-        run = block.reshape(-1, abreast * columns)
-        # The squares first: their loop computes while it waits for memory, and the product then finds the block cached.
+            run = _shifted(run, shift, scratch[: len(run)])
+        # The squares first: their loop computes while it waits for memory, and the product then finds it cached.
         np.einsum("ij,ij->j", run, run, out=added[1])
         np.matmul(ones[: len(run)], run, out=added[0])
         sums += added
-    result: FloatArray = sums.reshape(2, abreast, columns).sum(axis=1)
+    result: FloatArray = sums.reshape(2, abreast, -1).sum(axis=1)
     return result
 
 
-def _shifted(block: npt.NDArray[Any], shift: npt.NDArray[Any] | None, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The block minus the shift, in the precision of `out`."""
-    if block.dtype == np.float16 and out.dtype == np.float32 and is_finite(block):
-        block = widen(block, out=out)
+def _shifted(run: npt.NDArray[Any], shift: npt.NDArray[Any] | None, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The run minus the shift, in the precision of `out`."""
+    if run.dtype == np.float16 and out.dtype == np.float32 and is_finite(run):
+        run = widen(run, out=out)
     elif shift is None:
-        np.copyto(out, block)
-    return out if shift is None else np.subtract(block, shift[: len(block)], out=out)
+        np.copyto(out, run)
+    return out if shift is None else np.subtract(run, shift, out=out)
 
 
 def _is_far(total: FloatArray, m2: FloatArray, count: float, pilot: FloatArray | None) -> bool:
@@ -277,8 +256,7 @@ class ProbabilitySums:
         kept = [kind for kind in kinds if not self.rows or kind in self.sums]
         self.sums = {kind: self.sums.get(kind, np.zeros(self._num_columns)) for kind in kept}
         self.rows += len(rows)
-        exact = rows.dtype.char == "d" or rows.size <= SMALL_BATCH
-        working = np.float64 if exact else np.float32
+        working = _working_type(rows)
         factors = np.ones(len(rows), working) if weights is None else weights.astype(working, copy=False)
         size = max(1, BLOCK_VALUES // self._num_columns)
         scratch = np.empty((2, min(size, len(rows)), self._num_columns), working)
@@ -291,45 +269,45 @@ class ProbabilitySums:
         """Add the sums of other rows; the activations that both sides have are kept."""
         if not other.rows:
             return
+        if self.rows and bool(self.sums) != bool(other.sums):
+            warn(
+                "One of the statistics has no mean probabilities, so the merged ones have none: collect it "
+                "again (in Python with mean_probability=True)."
+            )
         own = self.sums if self.rows else dict.fromkeys(other.sums, np.zeros(self._num_columns))
         self.sums = {kind: own[kind] + other.sums[kind] for kind in own if kind in other.sums}
         self.rows += other.rows
 
-    def mean(self, activation: str) -> FloatArray:
-        """Mean probability of each column; NaN where there was no row."""
+    def mean(self, activation: str) -> FloatArray | None:
+        """Mean probability of each column; NaN where there was no row, None where rows were not summed."""
         if not self.rows:
             return np.full(self._num_columns, np.nan)
+        if not self.sums:
+            return None
         if activation not in self.sums:
-            listed = " and ".join(kind for kind in self.sums if kind != LOSING) or "no activation"
+            listed = " and ".join(kind for kind in self.sums if kind != LOSING)
             raise InputError(
                 f"Expected `activation` to be {listed}, whose mean probability was recorded, but got {activation!r}."
             )
-        result: FloatArray = self.sums[activation] / self.rows
-        return result
+        return np.asarray(self.sums[activation] / self.rows)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The content, by the names that files have for it."""
         sums = {f"{kind}_sum": values.copy() for kind, values in self.sums.items()}
-        return {PROBABILITY_ROWS: np.array([self.rows]), **sums}
+        return {"probability_rows": np.array([self.rows]), **sums}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], num_columns: int) -> ProbabilitySums | None:
-        """The opposite of `to_arrays`, checked; None where the arrays hold no probabilities."""
-        sums = {kind: arrays[f"{kind}_sum"] for kind in SUMMED if f"{kind}_sum" in arrays}
-        rows = arrays.get(PROBABILITY_ROWS)
-        if rows is None and not sums:
-            return None
-        if rows is None or rows.shape != (1,) or rows.dtype != np.float64 or not (rows >= 0).all() or rows % 1:
-            raise InputError(f"`{PROBABILITY_ROWS}` should be one whole number as float64, beside the sums.")
-        if rows[0] and not sums:
-            raise InputError(f"there is no sum of probabilities of the {rows[0]:g} rows.")
-        for kind, values in sums.items():
-            if values.dtype != np.float64 or values.shape != (num_columns,):
-                raise InputError(f"`{kind}_sum` should be one float64 per class, but is {values.dtype} {values.shape}.")
-            # Sums of float32 may be a little above the number of rows.
-            if not ((values >= 0) & (values <= float(rows[0]) * (1.0 + 1e-4))).all():
-                raise InputError(f"`{kind}_sum` should be between 0 and the {rows[0]:g} rows, but is not.")
-        return cls(num_columns, float(rows[0]), {kind: values.copy() for kind, values in sums.items()})
+    def from_arrays(cls, arrays: Arrays, num_columns: int) -> ProbabilitySums:
+        """The opposite of `to_arrays`, checked."""
+        rows = float(checked_array(arrays, "probability_rows", np.float64, (1,))[0])
+        kinds = [kind for kind in SUMMED if f"{kind}_sum" in arrays]
+        sums = {kind: checked_array(arrays, f"{kind}_sum", np.float64, (num_columns,)) for kind in kinds}
+        if rows < 0 or rows % 1:
+            raise InputError(f"`probability_rows` cannot be {rows:g}.")
+        # Sums of float32 may be a little above the number of rows.
+        if any(((values < 0) | (values > rows * (1.0 + 1e-4))).any() for values in sums.values()):
+            raise InputError(f"The sums of probabilities should be from 0 to `probability_rows`, {rows:g}.")
+        return cls(num_columns, rows, sums)
 
     # What leaves the range of float32 shows in the sums; no need to warn of it.
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -378,22 +356,20 @@ def _of_losers(values: npt.NDArray[Any], factor: npt.NDArray[Any]) -> npt.NDArra
     return total
 
 
-def check_vectors(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Refuse count, mean, M2 and skipped values of a file that do not fit together."""
-    for name in VECTORS:
-        if name not in arrays:
-            raise InputError(f"`{name}` is missing.")
-        vector = arrays[name]
-        if vector.dtype != np.float64 or vector.ndim != 1 or vector.shape != arrays["count"].shape:
-            raise InputError(f"`{name}` should be one float64 per class, but is {vector.dtype} {vector.shape}.")
-        if len(vector) == 0:
-            raise InputError(f"`{name}` is empty.")
-        checks = {
-            "is not finite": ~np.isfinite(vector),
-            "is negative": (vector < 0) & (name != "mean"),
-            "is not a whole number": (vector != np.floor(vector)) & (name in WHOLE_NUMBERS),
-            "is not 0 though fewer than two values were seen": (vector > 0) & (name == "m2") & (arrays["count"] < 2),
-        }
-        for problem, where in checks.items():
-            if where.any():
-                raise InputError(f"`{name}` {problem} for class {int(np.flatnonzero(where)[0])}.")
+def checked_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """A copy of an array of a file, whose type and shape must be these and whose values must be finite.
+
+    Example:
+        >>> checked_array({"keys": np.zeros(2)}, "keys", np.float64, (3,))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: `keys` should be float64 (3,), but is float64 (2,).
+    """
+    if name not in arrays:
+        raise InputError(f"`{name}` is missing.")
+    array = arrays[name]
+    if array.dtype != dtype or array.shape != shape:
+        raise InputError(f"`{name}` should be {np.dtype(dtype)} {shape}, but is {array.dtype} {array.shape}.")
+    if not np.isfinite(array).all():
+        raise InputError(f"`{name}` is not finite.")
+    return array.copy()

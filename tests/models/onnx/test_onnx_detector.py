@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 from PIL import Image
+from tests.made.onnx_graphs import write_graph
 
 import logn
 from logn.data.images import read_rgb
@@ -57,15 +58,8 @@ class Writer:
         self.lines += [line.replace("#", str(level)) for level in range(3) for line in lines]
 
     def save(self, path, outputs, metadata=None):
-        text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, {SIZE}, {SIZE}] x) => ({outputs}) {{ '
-        model = onnx.parser.parse_model(text + " ".join(self.lines) + " }")
-        for name, array in self.weights.items():
-            model.graph.initializer.append(numpy_helper.from_array(array, name))
-        for key, value in (metadata or {}).items():
-            model.metadata_props.add(key=key, value=value)
-        onnx.checker.check_model(model)
-        onnx.save_model(model, str(path))
-        return path
+        image = f"float[1, 3, {SIZE}, {SIZE}] x"
+        return write_graph(path, " ".join(self.lines), outputs, inputs=image, metadata=metadata, **self.weights)
 
 
 def yolox(path, classes=CLASSES):

@@ -1,11 +1,9 @@
 """An SSD as TensorFlow's exports have it: pixels in, boxes chosen inside, in the main graph or in a Loop or an If."""
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
 from PIL import Image
+from tests.made.onnx_graphs import write_graph
 
 from logn.errors import InputError
 from logn.models.onnx.file import read_onnx
@@ -43,8 +41,6 @@ def ssd(path, where):
         {"main": MAIN, "loop": LOOP, "if": IF}[where],
     ]
     outputs = "float[100] detection_scores" if where != "loop" else "float[1, 100] detection_scores"
-    head = f'<ir_version: 8, opset_import: ["": 17]> g (uint8[1, height, width, 3] image) => ({outputs}) {{ '
-    model = onnx.parser.parse_model(head + " ".join(lines) + " }")
     draw = np.random.default_rng(0).normal
     channels = ANCHORS * width
     weights = {
@@ -61,10 +57,7 @@ def ssd(path, where):
     }  # fmt: skip
     arrays = {name: np.array(value, np.float32) for name, value in weights.items()}
     arrays |= {name: np.array(value, np.int64) for name, value in whole.items()} | {"go": np.array(True)}
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
-    onnx.checker.check_model(model)
-    onnx.save_model(model, str(path))
-    return path
+    return write_graph(path, " ".join(lines), outputs, inputs="uint8[1, height, width, 3] image", **arrays)
 
 
 MAIN = "scores = Sigmoid(logits) " + CHOICE.format(p="") + " detection_scores = Identity(best)"

@@ -5,11 +5,9 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from onnx import numpy_helper
 from PIL import Image
+from tests.made.onnx_graphs import write_graph
 
 from logn.errors import InputError
 from logn.models.hints import Hints
@@ -25,13 +23,10 @@ PREPROCESSING = {"size": [64, 64], "resize": "stretch", "mean": [0.25], "max_val
 
 def detector(path, batch="1", **metadata):
     """Boxes `(N, 4)` and scores `(N, C)` of the places of one image."""
-    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[{batch}, 3, height, width] x)
-        => (float[N, 4] boxes, float[N, {CLASSES}] scores) {{
-        c = Conv <strides = [8, 8]> (x, cw, cb) ct = Transpose <perm = [0, 2, 3, 1]> (c) logits = Reshape(ct, cs)
+    body = """c = Conv <strides = [8, 8]> (x, cw, cb) ct = Transpose <perm = [0, 2, 3, 1]> (c) logits = Reshape(ct, cs)
         b = Conv <strides = [8, 8]> (x, bw) bt = Transpose <perm = [0, 2, 3, 1]> (b) br = Reshape(bt, bs)
         scores = Sigmoid(logits) near, far = Split <axis = 1> (br) size = Abs(far) end = Add(near, size)
-        boxes = Concat <axis = 1> (near, end) }}"""
-    model = onnx.parser.parse_model(text)
+        boxes = Concat <axis = 1> (near, end)"""
     draw = np.random.default_rng(0).normal
     weights = {
         "cw": draw(0, 0.1, (CLASSES, 3, 8, 8)),
@@ -40,11 +35,9 @@ def detector(path, batch="1", **metadata):
     }
     arrays = {name: array.astype(np.float32) for name, array in weights.items()}
     arrays |= {"cs": np.array([-1, CLASSES]), "bs": np.array([-1, 4])}
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
-    onnx.save_model(model, str(path))
-    return path
+    metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    outputs = f"float[N, 4] boxes, float[N, {CLASSES}] scores"
+    return write_graph(path, body, outputs, inputs=f"float[{batch}, 3, height, width] x", metadata=metadata, **arrays)
 
 
 @pytest.fixture

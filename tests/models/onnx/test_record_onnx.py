@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 from PIL import Image
 from tests.conftest import moments_of
+from tests.made.onnx_graphs import run_graph, write_graph
 
 from logn.data.images import find_images, read_rgb
 from logn.errors import InputError, LogNWarning
@@ -23,14 +23,9 @@ def write(path, *, batch="N", body="z = Conv <strides = [4, 4]> (x, w, b) y = Si
     generator = np.random.default_rng(1)
     shape = f"{batch}, " if batch else ""
     outputs = "float[A, B, C, D] y" if "Sigmoid" in body else "float[A, B] y"
-    text = f'<ir_version: 8, opset_import: ["": 17]> g ({kind}[{shape}3, 8, 8] x{inputs}) => ({outputs}) {{ {body} }}'
-    model = onnx.parser.parse_model(text)
-    weights = {"w": generator.normal(size=(5, 3, 4, 4)), "b": generator.normal(size=5)}
-    weights |= {"v": generator.normal(size=(192, 5))}
-    for name, array in weights.items():
-        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-    onnx.save_model(model, str(path))
-    return path
+    shapes = {"w": (5, 3, 4, 4), "b": 5, "v": (192, 5)}
+    weights = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return write_graph(path, body, outputs, inputs=f"{kind}[{shape}3, 8, 8] x{inputs}", **weights)
 
 
 @pytest.fixture
@@ -46,11 +41,8 @@ def images(tmp_path):
 
 def by_hand(path, folder):
     """The logits of all images, (rows, classes)."""
-    model = onnx.load(str(path))
-    model.graph.output.append(onnx.ValueInfoProto(name="z"))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    batch = np.stack([PREPROCESSING.apply(read_rgb(image)) for image in find_images(folder)])
-    logits = [session.run(["z"], {"x": image[None]})[0] for image in batch]
+    images = [PREPROCESSING.apply(read_rgb(image)) for image in find_images(folder)]
+    logits = [run_graph(path, {"x": image[None]}, "z") for image in images]
     return np.moveaxis(np.concatenate(logits), 1, -1).reshape(-1, 5)
 
 
@@ -107,7 +99,7 @@ def test_class_names_come_from_a_list_or_a_file(tmp_path, images):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_images": 0}, "`max_images` to be at least 1, but got 0"),
+        ({"max_images": 0}, "`max_images`"),
         ({"tensor": "logits"}, "has no tensor `logits`"),
         ({"activation": "tanh"}, "`activation` to be 'softmax' or 'sigmoid'"),
         ({"provider": "NoProvider"}, "`provider` to be one of"),

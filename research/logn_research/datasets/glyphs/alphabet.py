@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.data.images import import_pillow
-from logn.errors import InputError, MissingExtraError
+from logn.errors import InputError
 
 STYLES = tuple(
     f"DejaVu{family}{style}.ttf"
@@ -32,10 +32,8 @@ _LEFT_OUT = ("M", "Z", "C", "Sk", "Lm")
 @lru_cache(maxsize=1)
 def font_folder() -> Path:
     """The folder of the fonts inside matplotlib."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", extra="report") from error
+    import matplotlib
+
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     missing = [style for style in STYLES if not (folder / style).is_file()]
     if missing:

@@ -18,30 +18,24 @@ if TYPE_CHECKING:
     from logn.statistics.moments import ClassMoments
 
 
+@options.with_hints("layer")
 def collect(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES", help="Files of logits; or one model.")],
     output: options.Output,
     images: options.Images = None,
     data: options.OptionalData = None,
-    like: options.Like = None,
-    size: options.Size = None,
-    background: options.BackgroundOption = None,
-    activation: options.ActivationOption = None,
-    tensor: options.Tensor = None,
-    class_names: options.ClassNames = None,
     key: options.Key = None,
     max_images: options.MaxImages = None,
     batch: options.Batch = None,
-    device: options.Device = "auto",
-    trust: options.Trust = False,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
+    *,
+    hints: options.Hints,
 ) -> None:
     """Read logits once and write their count, mean and variance per class. No label is read.
 
-    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them;
-    a killed run resumes where it stopped. Or a model, as logn correct takes it,
-    with --images or --data.
+    SOURCES are .npy, .npz or .safetensors files, folders or quoted globs of them. Or
+    a model, as logn correct takes it, with --images or --data.
 
     Examples:
       logn collect 'shards/*.npy' --background last --activation softmax -o stats.safetensors
@@ -50,9 +44,9 @@ def collect(
     """
     models = [source for source in sources if _is_model(source)]
     if not models:
-        _refuse(images=images, data=data, like=like, size=size, tensor=tensor, max_images=max_images)
+        _refuse(images=images, data=data, like=hints.like, size=hints.size, tensor=hints.tensor, max_images=max_images)
         _check_sources(sources)
-        moments, facts = _read_files(sources, output, background, activation, class_names, key, overwrite=overwrite)
+        moments, facts = _read_files(sources, output, hints, key, overwrite=overwrite)
         _report([output], [moments], facts, count_of(int(facts["files"]), "file"), as_json=json)
         return
     if len(sources) > 1:
@@ -63,17 +57,7 @@ def collect(
     (model,) = models
     chosen = choose_images(options.training_images(images, data), max_images)
     files_read = [item for item in chosen if isinstance(item, Path)]
-    options.check_output(output, model, data, like, class_names, *files_read, overwrite=overwrite)
-    hints = options.model_hints(
-        like=like,
-        size=size,
-        background=background,
-        activation=activation,
-        tensor=tensor,
-        class_names=class_names,
-        device=device,
-        trust=trust,
-    )
+    options.check_output(output, model, data, *hints.files, *files_read, overwrite=overwrite)
     source = open_model(model, hints)
     files = ImageFiles(chosen)
     with progress("Collecting", len(files.items)) as advance:
@@ -124,9 +108,7 @@ def _check_sources(sources: Sequence[str]) -> None:
 def _read_files(
     sources: Sequence[str],
     output: Path,
-    background: options.Background | None,
-    activation: options.Activation | None,
-    class_names: Path | None,
+    hints: options.Hints,
     key: str | None,
     *,
     overwrite: bool,
@@ -134,7 +116,6 @@ def _read_files(
     """Read files of logits in bounded memory, by several threads."""
     # One thread per block is faster than many per product, and keeps the bits equal; NumPy reads this when it loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from logn.data.class_tables import read_class_names
     from logn.data.logit_files import find_shards, open_shards
     from logn.statistics.from_files import collect_shards
     from logn.statistics.head import Head
@@ -142,11 +123,11 @@ def _read_files(
     from logn.statistics.row_sample import SAMPLE_ROWS
 
     files = find_shards(sources)
-    options.check_output(output, *files, class_names, overwrite=overwrite)
+    options.check_output(output, *files, *hints.files, overwrite=overwrite)
     shards = open_shards(files, key)
-    place, columns = options.background_index(background), shards[0].num_columns
-    names = read_class_names(class_names, columns, place) if class_names else None
-    head = Head(columns, names, place, activation=activation)
+    columns = shards[0].num_columns
+    names = hints.names(columns, hints.background)
+    head = Head(columns, names, hints.background, activation=hints.activation)
     empty = ClassMoments(head, sample_rows=SAMPLE_ROWS, mean_probability=True)
     with progress("Collecting", sum(shard.rows for shard in shards)) as advance:
         moments = collect_shards(shards, empty, progress=advance)

@@ -179,7 +179,7 @@ def _hints_of(words: Sequence[str], *, trust: bool) -> Hints:
     names = ("like", "size", "background", "activation", "class_names")
     given = {name: typed(f"--{name.replace('_', '-')}") for name in names}
     tensors, device = list(values_of(words, "--tensor")), typed("--device") or "auto"
-    return options.model_hints(**given, tensor=tensors, device=device, trust=trust)
+    return options.hints_of(**given, tensor=tensors, device=device, trust=trust)
 
 
 def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: bool) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 
 
+@options.with_hints()
 def correct(
     model: options.Model,
     images: options.Images = None,
@@ -42,19 +43,12 @@ def correct(
     thresholds: options.OptionalThresholds = None,
     at: options.At = DEFAULT_AT,
     deployment: options.Deployment = None,
-    like: options.Like = None,
-    size: options.Size = None,
-    background: options.BackgroundOption = None,
-    activation: options.ActivationOption = None,
-    tensor: options.Tensor = None,
-    layer: options.Layer = None,
-    class_names: options.ClassNames = None,
     max_images: options.MaxImages = None,
-    device: options.Device = "auto",
-    trust: options.Trust = False,
     overwrite: options.Overwrite = False,
     verbose: options.Verbose = False,
     json: options.Json = False,
+    *,
+    hints: options.Hints,
 ) -> None:
     """Correct a model by one pass over unlabelled training images.
 
@@ -75,19 +69,8 @@ def correct(
     deployed = None if deployment is None else choose_images(deployment)
     if output is not None:
         files = (item for item in [*chosen, *(deployed or [])] if isinstance(item, Path))
-        inputs = (data, method, counts, thresholds, like, class_names, *files)
+        inputs = (data, method, counts, thresholds, *hints.files, *files)
         check_target(model, output, *options.with_parts(inputs), overwrite=overwrite)
-    hints = options.model_hints(
-        like=like,
-        size=size,
-        background=background,
-        activation=activation,
-        tensor=tensor,
-        layer=layer,
-        class_names=class_names,
-        device=device,
-        trust=trust,
-    )
     with progress("Collecting", len(chosen) + len(deployed or [])) as advance:
         done = run(
             model,
@@ -145,7 +128,7 @@ def _lines(
     if verbose:
         place = {None: "no background", 0: "background first", -1: "background last"}[recorded.background]
         assumed = "" if recorded.activation else " (assumed)"
-        yield "Logits", f"before {done.recommendation.activation}{assumed}, {place}."
+        yield "Logits", f"before {done.recommendation.head.activation}{assumed}, {place}."
         yield "Images", f"{done.traits.preprocessing}; {count_of(int(done.moments[0].count.max()), 'row')} of logits."
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:

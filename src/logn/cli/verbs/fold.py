@@ -114,8 +114,7 @@ def _random_images(model: Path, size: tuple[int, int] | None) -> dict[str, Any] 
     """Inputs of `size` to prove the fold on; None for the size that the model declares."""
     if size is None:
         return None
-    from logn.models.onnx.file import read_onnx
-    from logn.models.onnx.inputs import ImageInput
+    from logn.models.onnx.file import ImageInput, read_onnx
     from logn.models.preprocessing import Preprocessing
 
     return ImageInput(read_onnx(model).inputs, Preprocessing(size=size)).random()

@@ -20,9 +20,9 @@ from logn.errors import InputError, LogNWarning
 if TYPE_CHECKING:
     from logn.methods.recommend import Recommendation
     from logn.methods.sampled_scores import NewThreshold
-    from logn.statistics.diagnosis import Diagnosis
     from logn.statistics.head import Head
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.summary import Diagnosis
 
 METADATA_FIELDS = ("background", "activation", "layer", "population", "source")
 # Classes shown from either end, without --verbose.
@@ -36,7 +36,7 @@ def inspect(
     deployment: options.Deployment = None,
     activation: options.ActivationOption = None,
     plot: Annotated[
-        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class: .png, .svg or .pdf.")
+        Path | None, options.option("--plot", metavar="FILE", help="Draw mean and std per class, as an .svg file.")
     ] = None,
     overwrite: options.Overwrite = False,
     verbose: options.Verbose = False,
@@ -49,12 +49,12 @@ def inspect(
 
     Examples:
       logn inspect stats.safetensors
-      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.png
+      logn inspect stats.safetensors --counts lvis_v1_train.json --plot statistics.svg
     """
     options.refuse_model(statistics, "statistics", "collect", "--images", "train/", "-o", "stats.safetensors")
     from logn.data.class_counts import ClassCounts
-    from logn.statistics.diagnosis import diagnose
     from logn.statistics.moments import ClassMoments
+    from logn.statistics.summary import diagnose
 
     if plot is not None:
         options.check_output(plot, statistics, counts, deployment, overwrite=overwrite)
@@ -94,7 +94,7 @@ def _recommend(
             recommendation = recommend(moments, threshold=at, activation=activation)
             affine = recommendation.fit(moments, deployment=deployment)
             threshold = threshold_after(
-                affine, moments, at, deployment=deployment, activation=recommendation.activation
+                affine, moments, at, deployment=deployment, activation=recommendation.head.activation
             )
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
             recommendation, threshold = None, None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from logn.base.commands import HOW_IT_RUNS, kept_words
 from logn.cli import options
 from logn.cli.console import command, count_of, echo, print_json, print_note, progress
-from logn.data.label_sources import find_labels, with_split
 from logn.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,22 +18,17 @@ if TYPE_CHECKING:
 STATISTICS = "statistics.safetensors"
 
 
+@options.with_hints("layer")
 def predict(
     model: options.Model,
     data: options.Data,
     output: options.Output,
     images: options.Images = None,
-    like: options.Like = None,
-    size: options.Size = None,
-    background: options.BackgroundOption = None,
-    activation: options.ActivationOption = None,
-    tensor: options.Tensor = None,
-    class_names: options.ClassNames = None,
     batch: options.Batch = None,
-    device: options.Device = "auto",
-    trust: options.Trust = False,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
+    *,
+    hints: options.Hints,
 ) -> None:
     """Run a trained model once and keep its logits, for logn compare.
 
@@ -48,20 +42,11 @@ def predict(
       logn predict vit --data imagenet/val -o test.safetensors
     """
     from logn.data.dataset import ClassificationDataset, open_dataset
+    from logn.data.label_sources import with_split
 
     dataset = open_dataset(with_split(data, "val"), images)
-    hints = options.model_hints(
-        like=like,
-        size=size,
-        background=background,
-        activation=activation,
-        tensor=tensor,
-        class_names=class_names,
-        device=device,
-        trust=trust,
-    )
     if isinstance(dataset, ClassificationDataset):
-        inputs = (model, data, like, class_names, *dataset.image_paths())
+        inputs = (model, data, *hints.files, *dataset.image_paths())
         options.check_output(output, *inputs, overwrite=overwrite)
         _predict_classifier(model, dataset, output, hints, batch=batch, overwrite=overwrite, as_json=json)
         return
@@ -126,6 +111,8 @@ def _predict_classifier(
         f"{output}: {count_of(rows, 'image')}, {columns:,} logits each, with labels and paths; top-1 "
         f"{100 * accuracy:.1f} %."
     )
+    from logn.data.label_sources import find_labels
+
     labels = find_labels(dataset.source)
     train = ("--data", f"{labels.path}:train") if labels.has_splits else ("--images", "train")
     counts = ("--counts", f"{labels.path}:train") if labels.has_splits else ()
@@ -155,6 +142,8 @@ def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: b
 
 
 def _print_next(model: str, dataset: DetectionDataset, output: Path) -> None:
+    from logn.data.label_sources import find_labels
+
     labels = find_labels(dataset.annotation_file)
     train = "train.json" if labels.form == "json" else f"{labels.path}:train" if labels.has_splits else "train"
     where = ("--images",)

@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class LoadedFile:
-    """A model that a framework read from its own kind of file.
+class Loaded:
+    """A torch model, read from a framework's own kind of file or given as an object, and how it is run and saved.
 
     Args:
         network: The torch module, in evaluation mode.

@@ -25,7 +25,7 @@ from logn.base.boxes import corners_of
 from logn.errors import InputError, MissingExtraError
 from logn.models.detector import Detector
 from logn.models.frameworks.classifiers import declared_by_timm, last_layers
-from logn.models.frameworks.shared import LoadedFile, calls_of, in_groups, locate_inside
+from logn.models.frameworks.shared import Loaded, calls_of, in_groups, locate_inside
 from logn.models.hints import Hints, choose_device
 from logn.models.images import Images, as_rgb
 from logn.models.layer import LogitLayer, output_width, unwrap
@@ -235,7 +235,7 @@ class TransformersDetector(Detector):
         return list(zip(output["pred_boxes"].float(), logits.float(), quality, strict=True))
 
 
-def open_file(folder: Path, hints: Hints) -> LoadedFile:
+def open_file(folder: Path, hints: Hints) -> Loaded:
     """Open a folder in the form of `save_pretrained`: a detector, or another model whose class layer is known."""
     hints.refuse(f"the Hugging Face folder `{folder}`, whose processor prepares the images", "size", "like")
     network, processor = read_transformers(folder)
@@ -249,7 +249,7 @@ def open_file(folder: Path, hints: Hints) -> LoadedFile:
             like = next(network.parameters())
             network(pixel_values=inputs["pixel_values"].to(like.device, like.dtype))
 
-    return LoadedFile(
+    return Loaded(
         network=network,
         traits=Traits(f"transformers, {type(network).__name__}", type(processor).__name__, ""),
         class_names=class_names_of(network.config),

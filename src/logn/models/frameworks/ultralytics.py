@@ -21,7 +21,7 @@ from logn.base.boxes import corners_of
 from logn.data.masks import combine_prototypes
 from logn.errors import InputError, MissingExtraError
 from logn.models.detector import Detector
-from logn.models.frameworks.shared import LoadedFile, calls_of, in_groups, kinds_of, locate_inside
+from logn.models.frameworks.shared import Loaded, calls_of, in_groups, kinds_of, locate_inside
 from logn.models.hints import Hints, choose_device
 from logn.models.images import Images, Rgb, as_rgb
 from logn.models.layer import LogitLayer
@@ -85,7 +85,7 @@ def read_ultralytics(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"`{path}` cannot be read as a model of Ultralytics: {error}") from error
 
 
-def open_file(file: Path, hints: Hints) -> LoadedFile:
+def open_file(file: Path, hints: Hints) -> Loaded:
     """Open a `.pt` file of a detector or a classifier."""
     hints.refuse(f"`{file}`, which Ultralytics reads and whose layers are known", "like", "layer")
     front = read_ultralytics(file)
@@ -99,7 +99,7 @@ def open_file(file: Path, hints: Hints) -> LoadedFile:
         detector = UltralyticsDetector(front, size=hints.size, **hints.detector_options)
         kind = "stretched" if "RTDETR" in type(network).__name__ else "letterboxed"
         words, run = f"{kind} to {detector.image_size}", detector.run
-    return LoadedFile(
+    return Loaded(
         network=network,
         traits=Traits(framework, words, ".pt"),
         class_names=tuple(map(str, network.names.values())),

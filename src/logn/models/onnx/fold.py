@@ -24,12 +24,11 @@ from logn.models.hints import Hints
 from logn.models.onnx.boxes import BoxLayout, class_rows, find_objectness
 from logn.models.onnx.candidates import BOX, score_outputs
 from logn.models.onnx.description import column_names, names_in
-from logn.models.onnx.file import OnnxFile, read_onnx
+from logn.models.onnx.file import Arrays, OnnxFile, read_onnx
 from logn.models.onnx.graph import CHOICE, LAYER, OnnxGraph
-from logn.models.onnx.inputs import Arrays
 from logn.models.onnx.layers import OURS
 from logn.models.onnx.locate import Located, OnnxLogits, Wanted, locate
-from logn.models.proof import HALF_TOLERANCE, TOLERANCE, Proof
+from logn.models.write import HALF_TOLERANCE, TOLERANCE, Proof
 from logn.statistics.head import Head
 
 METADATA_KEY = "logn.folded"

@@ -130,22 +130,20 @@ def as_layer(graph: OnnxGraph, node: Node) -> LinearLayer | None:
 
 def _with_bias(graph: OnnxGraph, add: Node, data: int, bias: int) -> LinearLayer | None:
     """MatMul + Add or Conv + Add, TensorFlow's with a Transpose between them; None for any other Add."""
-    source = product = graph.producers.get(add.inputs[data])
-    transposed = source is not None and source.operator == "Transpose"
-    if source is not None and transposed:
-        product = graph.producers.get(source.inputs[0]) if (source.attribute("perm", None) or [0])[-1] == 1 else None
-    operators = ("Conv",) if transposed else ("Conv", "MatMul")
-    layer = None if product is None or product.operator not in operators else as_layer(graph, product)
-    value = graph.constant(add.inputs[bias])
-    if source is None or product is None or layer is None or layer.bias is not None or value is None:
+    product, value = graph.producers.get(add.inputs[data]), graph.constant(add.inputs[bias])
+    transposed = product is not None and product.operator == "Transpose"
+    if product is not None and transposed:
+        product = graph.producers.get(product.inputs[0]) if (product.attribute("perm", None) or [0])[-1] == 1 else None
+    if value is None or product is None or product.operator not in ("Conv", "MatMul")[: 1 if transposed else 2]:
         return None
-    weight = graph.shape(layer.weight) or ()
-    axis = 1 - len(weight) if product.operator == "Conv" and not transposed else -1
+    layer = as_layer(graph, product)
+    if layer is None or layer.bias is not None:
+        return None
+    channels_last = transposed or layer.kind == "MatMul"
+    axis = -1 if channels_last else 1 - len(graph.shape(layer.weight) or ())
     per_channel = value.size == 1 or value.shape[axis:][:1] == (value.size,)
-    inner = {source.outputs[0], product.outputs[0]}
-    if not per_channel or not inner.isdisjoint(graph.outputs) or any(len(graph.readers[name]) > 1 for name in inner):
-        return None  # no bias, or somebody reads the product without it
-    return replace(layer, output=add.outputs[0], bias=add.inputs[bias], axis=-1 if transposed else layer.axis)
+    layer = replace(layer, output=add.outputs[0], bias=add.inputs[bias], axis=-1 if channels_last else 1)
+    return layer if per_channel else None
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from logn.errors import InputError
 from logn.models.onnx.candidates import Candidate, choose, find_candidates, loose_outputs, named_candidates
-from logn.models.onnx.file import OnnxFile
+from logn.models.onnx.file import Arrays, OnnxFile
 from logn.models.onnx.graph import OnnxGraph
-from logn.models.onnx.inputs import Arrays
 from logn.models.onnx.layers import Columns, LinearLayer, Shape, channels_of, cuts_of
 from logn.statistics.head import ACTIVATIONS, probability_kind
 

@@ -33,29 +33,24 @@ def mark_folded(module: nn.Module) -> None:
     Example:
         >>> layer = nn.Linear(4, 3)
         >>> mark_folded(layer)
-        >>> is_folded(layer), is_folded(nn.Linear(4, 3))
-        (True, False)
+        >>> refuse_folded("fc", layer)
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: `fc` has a map folded into it already; take the model before it (in Python \
+allow_refold=True puts another on top).
+        >>> _ = layer.load_state_dict(nn.Linear(4, 3).state_dict())
+        >>> refuse_folded("fc", layer)
     """
     setattr(module, MARK, _weight_of_each_class(module))
 
 
-def unmark_folded(module: nn.Module) -> None:
-    """Take the note off, where the fold was undone."""
-    vars(module).pop(MARK, None)
-
-
-def is_folded(module: nn.Module) -> bool:
-    """Whether the weights of `module` came out of a fold, and are still these."""
+def refuse_folded(path: str, module: nn.Module) -> None:
+    """Refuse a module whose weights came out of a fold, and are still these."""
     noted = getattr(module, MARK, None)
     if noted is None:
-        return False
+        return
     current = _weight_of_each_class(module)
-    return current.shape == noted.shape and torch.allclose(current, noted, rtol=CAST_TOLERANCE)
-
-
-def refuse_folded(path: str, module: nn.Module) -> None:
-    """Refuse a module whose weights came out of a fold."""
-    if is_folded(module):
+    if current.shape == noted.shape and torch.allclose(current, noted, rtol=CAST_TOLERANCE):
         raise InputError(
             f"`{path}` has a map folded into it already; take the model before it (in Python "
             "allow_refold=True puts another on top)."

@@ -18,8 +18,8 @@ from logn.models.hooks import give_own_slots
 from logn.models.layer import LogitLayer, find_modules, output_width, unwrap
 from logn.models.locate import layer_of
 from logn.models.output_check import Pass, compare, is_comparable, together, watch
-from logn.models.proof import Proof
-from logn.models.torch.attach import maps_of_modules, mark_folded, refuse_attached, unmark_folded
+from logn.models.torch.attach import MARK, maps_of_modules, mark_folded, refuse_attached
+from logn.models.write import Proof
 
 # How far the folded layer may be off in float64, relative to the largest logit of the trial.
 TRIAL_TOLERANCE = 1e-9
@@ -275,7 +275,7 @@ def _restore(module: nn.Module, parameters: Mapping[str, tuple[nn.Parameter, Ten
         module._parameters[name] = parameter
         if not parameter.is_inference():
             parameter.data = data
-    unmark_folded(module)
+    vars(module).pop(MARK, None)
 
 
 def watch_logits(model: nn.Module, layer: LogitLayer, run: Callable[[], object]) -> list[Pass]:
@@ -320,13 +320,13 @@ def prove(layer: LogitLayer, maps: Sequence[ClassAffine], before: Sequence[Pass]
         raise InputError(f"With the correction `{layer.name}` runs on something else, since its logits decide on what.")
     maps_by_path = {path: maps[stage] for path, stage in zip(layer.paths, layer.stage_of, strict=True)}
     calls = [
-        (maps_by_path[path](rows.double()).numpy(), new_rows)
+        (maps_by_path[path], *rows)
         for old, new in zip(before, after, strict=True)
         for path in old.rows
-        for rows, new_rows in zip(old.rows[path], new.rows[path], strict=True)
+        for rows in zip(old.rows[path], new.rows[path], strict=True)
     ]
-    half = any(new_rows.element_size() < 4 for _, new_rows in calls)
-    proof = Proof.of(((expected, new_rows.double().numpy()) for expected, new_rows in calls), half=half)
+    pairs = ((affine(rows.double()).numpy(), new_rows.double().numpy()) for affine, rows, new_rows in calls)
+    proof = Proof.of(pairs, half=any(new_rows.element_size() < 4 for _, _, new_rows in calls))
     if proof.holds and is_comparable(layer):
         for old, new in zip(before, after, strict=True):
             _check_kept(layer, old, new)

@@ -23,7 +23,7 @@ from logn.methods.affine import ClassAffine
 from logn.models.detector import Detector, own_detector
 from logn.models.frameworks import transformers, ultralytics
 from logn.models.frameworks.known import NAMES, framework_of
-from logn.models.frameworks.shared import LoadedFile
+from logn.models.frameworks.shared import Loaded
 from logn.models.hints import Hints, choose_device
 from logn.models.images import ImageFiles, Images
 from logn.models.layer import LogitLayer, count_columns, find_modules, fingerprint
@@ -46,10 +46,10 @@ from logn.models.torch.record import collect_moments
 from logn.statistics.head import Head
 
 if TYPE_CHECKING:
-    from logn.models.proof import Proof
+    from logn.models.write import Proof
 
 # Frameworks with files of their own.
-READERS: dict[str, Callable[[Path, Hints], LoadedFile]] = {
+READERS: dict[str, Callable[[Path, Hints], Loaded]] = {
     "ultralytics": ultralytics.open_file,
     "transformers": transformers.open_file,
 }
@@ -61,45 +61,53 @@ class TorchModel:
 
     Args:
         name: What the user calls it.
-        network: The network, on its device.
+        loaded: The network, on its device, and how it is run and saved.
         layer: Where its logits are.
-        run: Runs it on RGB images, prepared as it needs them.
-        traits: What is known of it.
-        names: Of all columns, including the background, if known.
-        save: Writes its network to a path.
-        reopen: Reads what `save` wrote, as a model of its own; None after weights were put into this one.
-        adapter: The model as a source of proposals; None if it gives no boxes.
-        is_folded: Whether the file itself says that a correction is in it.
+        reopen: Reads what was saved, as a model of its own; None after weights were put into this one.
         file: The file or folder that it was read from; None if a function made it.
     """
 
     name: str
-    network: nn.Module
+    loaded: Loaded
     layer: LogitLayer
-    run: Callable[[Images], object]
-    traits: Traits
-    names: tuple[str, ...] | None
-    save: Callable[[nn.Module, Path], object]
     reopen: Callable[[Path], TorchModel | None]
-    adapter: Detector | None = None
-    is_folded: bool = False
     file: Path | None = None
     marks_itself = False
     scales_scores = False
     data_files = ()
 
     @property
+    def traits(self) -> Traits:
+        """Framework, preprocessing and kind of file."""
+        return self.loaded.traits
+
+    @property
     def suffix(self) -> str:
         """Suffix of the corrected file; empty for a folder."""
-        return self.traits.suffix
+        return self.loaded.traits.suffix
+
+    @property
+    def network(self) -> nn.Module:
+        """The network."""
+        return self.loaded.network
 
     @property
     def detector(self) -> Detector:
         """The model as a source of proposals."""
-        if self.adapter is None:
+        if self.loaded.detector is None:
             kind = type(self.network).__name__
             raise InputError(f"`{self.name}` ({kind}) gives no boxes. For a classifier, {NEEDS_CLASSES}.")
-        return self.adapter
+        return self.loaded.detector
+
+    @cached_property
+    def names(self) -> tuple[str, ...] | None:
+        """The name of each column, as far as its detector, or the names of its classes, tell."""
+        columns = count_columns(self.network, self.layer)
+        if self.loaded.detector is not None:
+            return self.loaded.detector.head_at(columns).names
+        names, background = self.loaded.class_names, self.layer.background
+        fits = names is not None and len(names) in (columns, columns - (background is not None))
+        return Head.of_classes(names if fits else None, columns, background).names
 
     @cached_property
     def head(self) -> Head:
@@ -114,10 +122,11 @@ class TorchModel:
 
     def _has_objectness(self) -> bool:
         """Whether something else multiplies the class scores of a detector, as FCOS's centerness does."""
-        if self.adapter is None:
+        detector = self.loaded.detector
+        if detector is None:
             return False
-        kind = self.adapter.postprocessing or Postprocessing()
-        (example,) = self.adapter.propose([self.adapter.prepare(np.zeros((64, 64, 3), np.uint8))])
+        kind = detector.postprocessing or Postprocessing()
+        (example,) = detector.propose([detector.prepare(np.zeros((64, 64, 3), np.uint8))])
         return example.objectness is not None and kind.objectness != "added"
 
     def check(self) -> None:
@@ -128,18 +137,18 @@ class TorchModel:
         for path, module in zip(self.layer.paths, find_modules(self.network, self.layer), strict=True):
             refuse_folded(path, module)
             check_foldable(path, module)
-        if self.is_folded:
+        if self.loaded.is_folded:
             raise InputError(
                 f"`{self.name}` holds a correction already; use the model as it is, or correct the one before it."
             )
 
     def classify(self, images: ImageFiles, batch: int | None = None, progress: Advance = ignore) -> Logits:
         """Take the logits at the class layer, of which the model must return one row per image."""
-        if self.adapter is not None:
+        if self.loaded.detector is not None:
             raise InputError(f"`{self.name}` is a detector: {NEEDS_BOXES}.")
         parts = []
         for part in images.batches(batch or BATCH):
-            parts.append(image_logits(self.network, self.layer, partial(self.run, part), len(part), self.name))
+            parts.append(image_logits(self.network, self.layer, partial(self.loaded.run, part), len(part), self.name))
             progress(len(part))
         images.finish()
         return np.concatenate(parts)
@@ -148,7 +157,7 @@ class TorchModel:
         """Record the logits at the class layer."""
 
         def run(part: Images) -> None:
-            self.run(part)
+            self.loaded.run(part)
             progress(len(part))
 
         batches = images.batches(batch or BATCH)
@@ -162,7 +171,7 @@ class TorchModel:
     def copy(self, output: Path) -> None:
         """Copy the file or folder; write what a function made as a state dict."""
         if self.file is None:
-            self.save(self.network, output)
+            self.loaded.save(self.network, output)
         elif self.file.is_dir():
             shutil.copytree(self.file, output)
         else:
@@ -183,40 +192,20 @@ class TorchModel:
         shown = images or ImageFiles.noise()
 
         def passes_of(model: TorchModel) -> list[Pass]:
-            return watch_logits(model.network, self.layer, lambda: [model.run(part) for part in shown.batches(BATCH)])
+            def run() -> None:
+                for part in shown.batches(BATCH):
+                    model.loaded.run(part)
+
+            return watch_logits(model.network, self.layer, run)
 
         before = passes_of(self)
         # The file is read back below, which shows whether a tied weight stays untied.
         fold_checked(self.network, self.layer, maps, warns_of_ties=False)
-        self.save(self.network, output)
+        self.loaded.save(self.network, output)
         written = self.reopen(output) or self
         if fingerprint(written.network) != fingerprint(self.network):
             raise InputError(f"The file of `{self.name}` does not read back with the weights that were written.")
         return prove(self.layer, maps, before, passes_of(written)).checked(self.name)
-
-
-def torch_model(
-    network: nn.Module,
-    layer: LogitLayer,
-    detector: Detector | None = None,
-    *,
-    class_names: Sequence[str] | None = None,
-    **fields: Any,
-) -> TorchModel:
-    """A torch model whose columns are named as far as they can be.
-
-    Args:
-        network: The network.
-        layer: Where its logits are.
-        detector: The network as a source of proposals, which knows its classes.
-        class_names: Of the classes of a network without boxes, with the background or without.
-        fields: The other fields of `TorchModel`.
-    """
-    columns = count_columns(network, layer)
-    fits = class_names is not None and len(class_names) in (columns, columns - (layer.background is not None))
-    named = Head.of_classes(class_names if fits else None, columns, layer.background)
-    names = named.names if detector is None else detector.head_at(columns).names
-    return TorchModel(network=network, layer=layer_of(network, layer), names=names, adapter=detector, **fields)
 
 
 def save_state(network: nn.Module, path: Path) -> None:
@@ -245,7 +234,10 @@ def framework_detector(model: Any, known: str, **options: Any) -> Detector:
 
 def open_file(path: Path, kind: str, hints: Hints) -> TorchModel:
     """Open a file or folder that a framework reads: "ultralytics" or "transformers"."""
-    return _open_file(path, READERS[kind], hints)
+    loaded = READERS[kind](path, hints)
+    if loaded.detector is not None:
+        hints.refuse(f"`{path}`, a detector whose class layer is known", "layer")
+    return _opened(str(path), loaded, hints, lambda written: open_file(written, kind, hints), file=path)
 
 
 def open_pickle(path: Path, hints: Hints) -> TorchModel | ProposalModel:
@@ -295,29 +287,6 @@ def _unpickled(path: Path) -> Any:
         return None
 
 
-def _open_file(path: Path, read: Callable[[Path, Hints], LoadedFile], hints: Hints) -> TorchModel:
-    """Open a file that a framework reads."""
-    loaded = read(path, hints)
-    network, detector = loaded.network, loaded.detector
-    if detector is not None:
-        hints.refuse(f"`{path}`, a detector whose class layer is known", "layer")
-        _name_classes(str(path), detector, hints)
-    layer = _locate(network, hints, None if detector is None else detector.logit_layer)
-    return torch_model(
-        network,
-        layer,
-        detector,
-        class_names=None if detector else _class_names(str(path), loaded.class_names, hints, network, layer),
-        name=str(path),
-        run=loaded.run,
-        traits=loaded.traits,
-        save=loaded.save,
-        reopen=lambda written: _open_file(written, read, hints),
-        is_folded=loaded.is_folded,
-        file=path,
-    )
-
-
 def open_object(made: Any, name: str, hints: Hints) -> TorchModel | ProposalModel:
     """A detector of a known framework, or any other torch model whose preprocessing the user gives."""
     framework = framework_of(made)
@@ -326,25 +295,18 @@ def open_object(made: Any, name: str, hints: Hints) -> TorchModel | ProposalMode
         return _open_module(made, name, hints)  # a detector of transformers would need its processor
     hints.refuse(f"`{name}`, a detector that prepares its images itself", "size", "like", "layer")
     detector = own or framework_detector(made, "another model", **hints.detector_options)
-    _name_classes(name, detector, hints)
     if detector.network is None:
+        _name_classes(name, detector, hints)
         return ProposalModel(name, detector)
     network = detector.network.to(choose_device(hints.device))
-    return torch_model(
-        network,
-        _locate(network, hints, detector.logit_layer),
-        detector,
-        name=name,
-        run=detector.run,
-        traits=Traits(_framework_name(network), "its own", ".safetensors"),
-        save=save_state,
-        reopen=lambda path: load_state(network, path),
-    )
+    traits = Traits(_framework_name(network), "its own", ".safetensors")
+    loaded = Loaded(network, traits, None, save_state, detector.run, detector)
+    return _opened(name, loaded, hints, partial(load_state, network))
 
 
 def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
     """A torch model without boxes, or of no known framework."""
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(made, nn.Module):
         raise InputError(f"`{name}` gives {type(made).__name__} where a torch module is needed.")
     prepare, words = _preparation(made, name, hints)
     device = choose_device(hints.device)
@@ -354,26 +316,34 @@ def _open_module(made: Any, name: str, hints: Hints) -> TorchModel:
         return torch.stack([torch.as_tensor(prepare(image)) for image in images]).to(device)
 
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    layer = _locate(network, hints, inputs=lambda: batch([noise]))
-    return torch_model(
-        network,
-        layer,
-        class_names=_class_names(name, None, hints, network, layer),
-        name=name,
-        run=lambda images: network(batch(images)),
-        traits=Traits(_framework_name(network), words, ".safetensors"),
-        save=save_state,
-        reopen=lambda path: load_state(network, path),
-    )
+    traits = Traits(_framework_name(network), words, ".safetensors")
+    loaded = Loaded(network, traits, None, save_state, lambda images: network(batch(images)))
+    return _opened(name, loaded, hints, partial(load_state, network), inputs=lambda: batch([noise]))
 
 
-def _locate(
-    network: nn.Module, hints: Hints, known: LogitLayer | None = None, inputs: Callable[[], Any] = lambda: None
-) -> LogitLayer:
-    """Where the logits are: as the user says, as the detector has it, or as it is found on `inputs`."""
+def _opened(
+    name: str,
+    loaded: Loaded,
+    hints: Hints,
+    reopen: Callable[[Path], TorchModel | None],
+    *,
+    file: Path | None = None,
+    inputs: Callable[[], Any] = lambda: None,
+) -> TorchModel:
+    """The model with its class layer, as the user says, as the detector has it, or as it is found on `inputs`."""
+    network, detector = loaded.network, loaded.detector
     if isinstance(hints.layer, str):
-        return _named_layer(network, hints.layer, hints, inputs)
-    return hints.on_layer(hints.layer or known or locate_logits(network, inputs=inputs()))
+        layer = _named_layer(network, hints.layer, hints, inputs)
+    else:
+        known = hints.layer or (None if detector is None else detector.logit_layer)
+        layer = hints.on_layer(known or locate_logits(network, inputs=inputs()))
+    if detector is not None:
+        _name_classes(name, detector, hints)
+    elif hints.class_names is not None:
+        if loaded.class_names is not None:
+            raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
+        loaded = replace(loaded, class_names=hints.names(count_columns(network, layer)))
+    return TorchModel(name, loaded, layer_of(network, layer), reopen, file)
 
 
 def _named_layer(network: nn.Module, path: str, hints: Hints, inputs: Callable[[], Any]) -> LogitLayer:
@@ -389,15 +359,6 @@ def _named_layer(network: nn.Module, path: str, hints: Hints, inputs: Callable[[
     if layer.activation is None and layer.population != "images":
         raise InputError(f"Softmax or sigmoid? `{path}` does not tell: pass `activation`, softmax or sigmoid.")
     return layer
-
-
-def _class_names(
-    name: str, own: tuple[str, ...] | None, hints: Hints, network: nn.Module, layer: LogitLayer
-) -> tuple[str, ...] | None:
-    """The names of the classes of a model without boxes: those that it has, else the user's."""
-    if own is None or hints.class_names is None:
-        return own or hints.names(count_columns(network, layer))
-    raise InputError(f"`{name}` has class names of its own: leave out `class_names`.")
 
 
 def _name_classes(name: str, detector: Detector, hints: Hints) -> None:

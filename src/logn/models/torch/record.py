@@ -180,7 +180,7 @@ def merge_across_processes(moments: Sequence[ClassMoments]) -> None:
         if len(activations) == 1:
             (activation,) = activations
             _note_activation(parts, str(activation))
-        mine.become(ClassMoments.merge_all(parts))
+        vars(mine).update(vars(ClassMoments.merge_all(parts)))  # the user holds this object
 
 
 class DeviceRows:

@@ -10,9 +10,9 @@ import logn
 from logn.base.arrays import softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.statistics.diagnosis import active_classes, diagnose, spearman
 from logn.statistics.doubts import FEW_ROWS, ONE_LOGIT, refuse_probabilities, row_checks, sanity_checks
 from logn.statistics.moments import ClassMoments
+from logn.statistics.summary import active_classes, diagnose, spearman
 
 
 def _moments(means, spreads, **metadata):
