@@ -20,8 +20,8 @@ from torch.nn import functional
 
 import logn
 from logn.base.arrays import FloatArray
-from logn.methods.recommend import BALANCED_SLOPE, LITTLE_RATIO, losing_slope
 from logn.statistics.head import Head
+from logn.statistics.verdict import BALANCED_SLOPE, LITTLE_RATIO, losing_slope
 
 Data = tuple[Tensor, Tensor, Tensor]
 ADDED = {"cross-entropy": 0.0, "balanced softmax": 1.0, "logit adjustment": 1.5}
@@ -84,10 +84,10 @@ def main(source: Callable[[float, int], Data]) -> None:
         found = logn.recommend(moments)
         slope = losing_slope(moments, np.ones(rows.shape[1], bool))
         print(
-            f"{seed} {imbalance} {kind}, {loss}: {slope:+.2f}, ratio {found.ratio:.3g}, {found.method}",
+            f"{seed} {imbalance} {kind}, {loss}: {slope:+.2f}, ratio {found.verdict.ratio:.3g}, {found.method}",
             flush=True,
         )
-        if found.ratio >= LITTLE_RATIO:
+        if found.verdict.ratio >= LITTLE_RATIO:
             trained[kind, loss] += 1
             flagged[kind, loss] += slope < BALANCED_SLOPE
     for (kind, loss), number in trained.items():

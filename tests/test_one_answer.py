@@ -62,7 +62,7 @@ def case(request):
 def test_all_entry_points_fit_the_same_map(case, tmp_path, capsys):
     head, model, batches, layer, moments = case
     recommendation = logn.recommend(moments)
-    assert recommendation.head == head
+    assert recommendation.kind == head
     expected = recommendation.fit(moments)
     unchanged = logn.ClassAffine.identity(moments.num_columns, Head(background=layer.background))
     assert (recommendation.method == "none") == (expected == unchanged)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -246,7 +247,7 @@ class LogitNormalizedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimat
         self.method_ = self.affine_.method
         name = type(self.estimator).__name__
         if self.method_ == NONE:
-            finding = self.recommendation_.finding.replace("images", "rows")
+            finding = replace(self.recommendation_.verdict, unit="rows")
             warn(f"{finding} Predictions are those of {name}, uncorrected.")
         if not hasattr(self.estimator_, "predict_proba"):
             warn(

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import moments_of
 
 import logn
-from logn.methods.recommend import FEWEST_COMPARED, losing_slope
+from logn.statistics.verdict import FEWEST_COMPARED, losing_slope
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,7 +47,7 @@ def trained_logits(loss, seed, kind="normalised", classes=40):
 def test_a_classifier_that_a_balanced_loss_trained_is_left_alone(loss, kind, seed):
     moments = moments_of(trained_logits(loss, seed, kind), population="images")
     found = logn.recommend(moments)
-    assert found.ratio > 2
+    assert found.verdict.ratio > 2
     assert found.method == ("recommended" if loss == "cross-entropy" else "none")
     if loss != "cross-entropy":
         assert found.finding.startswith(

@@ -68,7 +68,7 @@ def test_a_ratio_near_the_limit_asks_for_more_images_than_there_are():
 def test_a_ratio_at_the_limit_asks_for_a_number_all_the_same():
     rows = np.log([[2.0000001, 1.0], [2.0000001, 1.0]] * 500) * 1.25 + np.tile([[1e-3, -1e-3], [-1e-3, 1e-3]], (500, 1))
     found = logn.recommend(moments_of(rows, population="images"))
-    assert found.ratio == pytest.approx(2, rel=1e-4)
+    assert found.verdict.ratio == pytest.approx(2, rel=1e-4)
     assert found.method == "none"
 
 
@@ -89,7 +89,7 @@ def test_no_class_of_a_classifier_is_rarer_than_one_image(strength):
     shift = found.fit(moments, strength=strength).shift
     np.testing.assert_allclose(shift, -strength * np.log(np.maximum(prior, 1 / 200)), atol=1e-12)
     low, high = np.quantile(np.log(np.maximum(prior, 1 / 200)), [0.1, 0.9])
-    assert found.ratio == pytest.approx(np.exp(high - low))
+    assert found.verdict.ratio == pytest.approx(np.exp(high - low))
     beside = moments_of(np.hstack([np.full((200, 1), 5.0), rows]) + 0.1 * rows[:, :1], background=0)
     lowest = logn.recommend(beside).fit(beside).shift[1:]
     prior = np.log(beside.mean_probability[1:])

@@ -47,12 +47,12 @@ def detector_rows(rows=2000, seed=0):
 def test_a_share_of_the_prior_for_every_head(metadata, head):
     moments = moments_of(detector_rows() if "background" in metadata else long_tailed(), **metadata)
     found = logn.recommend(moments)
-    assert (found.method, found.head) == ("recommended", head)
+    assert (found.method, found.kind) == ("recommended", head)
     assert found.finding.startswith("Long-tailed: of 5 classes")
     affine = found.fit(moments)
     assert affine.method == "recommended"
     np.testing.assert_array_equal(affine.scale, 1.0)
-    prior = np.log(moments.mean_probability_of(found.activation))
+    prior = np.log(moments.mean_probability_of(found.head.activation))
     shift = affine.shift
     if head == "softmax detector":
         assert shift[0] == 0.0
@@ -79,8 +79,8 @@ def test_one_live_class_has_nothing_to_be_compared_with():
 def test_an_unknown_activation_is_taken_for_a_softmax_with_a_warning():
     moments = moments_of(long_tailed())
     with pytest.warns(logn.LogNWarning, match="Softmax or sigmoid[?] Assumed softmax"):
-        assert logn.recommend(moments).head == "classifier"
-    assert logn.recommend(moments, activation="sigmoid").head == "sigmoid head"
+        assert logn.recommend(moments).kind == "classifier"
+    assert logn.recommend(moments, activation="sigmoid").kind == "sigmoid head"
 
 
 def test_unused_and_dead_columns_set_no_minimum():

@@ -128,7 +128,7 @@ def _lines(
     if verbose:
         place = {None: "no background", 0: "background first", -1: "background last"}[recorded.background]
         assumed = "" if recorded.activation else " (assumed)"
-        yield "Logits", f"before {done.recommendation.activation}{assumed}, {place}."
+        yield "Logits", f"before {done.recommendation.head.activation}{assumed}, {place}."
         yield "Images", f"{done.traits.preprocessing}; {count_of(int(done.moments[0].count.max()), 'row')} of logits."
     yield "Ran", f"over {count_of(done.images, 'image')}. {done.recommendation.finding}"
     if done.method is None:

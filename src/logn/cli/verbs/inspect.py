@@ -94,7 +94,7 @@ def _recommend(
             recommendation = recommend(moments, threshold=at, activation=activation)
             affine = recommendation.fit(moments, deployment=deployment)
             threshold = threshold_after(
-                affine, moments, at, deployment=deployment, activation=recommendation.activation
+                affine, moments, at, deployment=deployment, activation=recommendation.head.activation
             )
         except InputError as error:  # such as statistics of probabilities: the table is of use all the same
             recommendation, threshold = None, None
