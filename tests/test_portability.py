@@ -11,7 +11,6 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios", "tty", "pty"}
 # Pictures, archives, file descriptors, data sets; and our own `write_text`, which says both.
 NOT_TEXT = {"os.open", "pillow.open", "Image.open", "archive.open", "image.open", "self.data.open", "write_text"}
-NOT_TEXT |= {"DetectionTask.open", "ClassificationTask.open"}
 
 
 def texts_left_to_the_system(tree):

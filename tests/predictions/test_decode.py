@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.made.split import store_header
 
 from logn.base import processes
 from logn.base.arrays import softmax
@@ -17,7 +16,7 @@ from logn.errors import InputError, LogNWarning
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
 from logn.predictions import decoder, nms
-from logn.predictions.decoder import DecodeSettings, decode, decode_evaluated, decode_many
+from logn.predictions.decoder import DecodeSettings, decode, decode_many
 from logn.predictions.detections import Detections
 from logn.predictions.image_decoder import sort_candidates
 from logn.predictions.nms import Boxes, Suppression
@@ -26,7 +25,6 @@ from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head
 
 SEEDS = st.integers(0, 2**32 - 1)
-SKIPPED = ("image_index", "labels", "scores")
 
 
 def made_images(seed, header, *, images=3, rows=25, spreads=(2.0,)):
@@ -228,42 +226,6 @@ def test_bad_arguments_are_refused(store, call, message):
         call(store)
 
 
-SIGMOID, SOFTMAX = {"num_columns": 5, "activation": "sigmoid"}, {"num_columns": 6, "background": -1}
-KINDS = {
-    "softmax": store_header(**SOFTMAX),
-    "sigmoid": store_header(**SIGMOID),
-    "a box per class": StoreHeader(Head(6, background=0, activation="softmax"), class_boxes=True),
-    "objectness": store_header(**SIGMOID, objectness=True),
-    "softmax with objectness": store_header(**SOFTMAX, objectness=True),
-    "late objectness": store_header(
-        **SIGMOID, objectness=True, postprocessing=Postprocessing(objectness="late factor")
-    ),
-    "a power": store_header(**SIGMOID, postprocessing=Postprocessing(score_power=0.5)),
-    "best class": store_header(**SOFTMAX, postprocessing=Postprocessing(multi_label=False)),
-    "some columns": store_header(**SOFTMAX, class_columns=(0, 2, 4)),
-    "best class of all columns": store_header(
-        **SOFTMAX, class_columns=(0, 2, 4), postprocessing=Postprocessing(multi_label=False)
-    ),
-    "across classes": store_header(**SOFTMAX, postprocessing=Postprocessing(nms="class-agnostic")),
-    "no suppression": store_header(**SOFTMAX, postprocessing=Postprocessing(nms="none")),
-}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_what_is_not_evaluated_takes_places_all_the_same(tmp_path, name):
-    header = KINDS[name]
-    store = made_store(tmp_path, header, made_images(len(name), header, images=24, spreads=(1, 2, 3)))
-    columns = np.arange(header.head.width)
-    methods = [None, ClassAffine(1.0 + 0.1 * columns, -0.3 * columns), ClassAffine(columns * 0 + 1.0, 0.5 * columns)]
-    evaluated = np.random.default_rng(0).random((len(store), header.num_classes)) < 0.3
-    capped = DecodeSettings(max_detections=9, score_threshold=0.01)
-    found = decode_evaluated(store, methods, capped, evaluated, threads=1)
-    for decoded, every in zip(found, decode_many(store, methods, capped), strict=True):
-        chosen = evaluated[every.image_index, every.labels]
-        assert_same(decoded.detections, every.take(chosen))
-        assert_same(decoded.skipped, every.take(~chosen), SKIPPED)
-
-
 def made_boxes(rng, count, crowd):
     corner = rng.uniform(0, 100 / crowd, (count, 2))
     return np.hstack([corner, corner + rng.uniform(10, 40, (count, 2))]).astype(np.float32)
@@ -325,15 +287,13 @@ METHODS = [None, ClassAffine([2.0, 1.0, 0.5, 1.0, 1.0], [0.0, 1.0, 0.0, -2.0, 0.
 
 def test_two_processes_give_what_one_gives(store):
     part = store.part(np.arange(3, 190))  # a store of some images goes to the processes as it is
-    evaluated = np.random.default_rng(1).random((len(part), 4)) < 0.5
     steps = []
-    together = decode_evaluated(part, METHODS, DecodeSettings(), evaluated, processes=2, progress=steps.append)
+    together = decode_many(part, METHODS, processes=2, progress=steps.append)
     assert not multiprocessing.active_children()
     assert sum(steps) == len(part)
-    alone = decode_evaluated(part, METHODS, DecodeSettings(), evaluated, threads=1)
-    for ours, wanted in zip(together, alone, strict=True):
-        assert len(ours.detections)
-        assert_same(ours.detections, wanted.detections)
+    for ours, wanted in zip(together, decode_many(part, METHODS, threads=1), strict=True):
+        assert len(ours)
+        assert_same(ours, wanted)
 
 
 SCRIPT = """
@@ -387,7 +347,7 @@ def test_maps_of_the_caller_and_systems_without_processes_stay_in_this_one(store
 
 def test_processes_are_started_where_there_is_enough_to_do(store, monkeypatch):
     started = []
-    monkeypatch.setattr(decoder, "_process_pool", lambda stack, decoder, number: started.append(number))
+    monkeypatch.setattr(processes, "started_processes", lambda stack, number, prepare: started.append(number))
     monkeypatch.setattr(decoder, "available_processors", lambda: 3)
     decode_many(store, METHODS)
     assert not started

@@ -14,11 +14,12 @@ from logn.measure.detection.example_images import (
     SAME,
     GalleryImage,
     Mark,
-    Outcomes,
+    ShownDetections,
     choose_images,
 )
 from logn.predictions.detections import Detections
-from logn.report.gallery import _picture, gallery
+from logn.report.gallery import draw_image, gallery
+from logn.report.view import View
 
 CLASS_1_IS_RARE = np.array([False, True])
 
@@ -35,26 +36,27 @@ def truth_of(boxes, num_images, *, num_classes=2, negatives=(1, 2)):
     return load_ground_truth({"images": images, "categories": categories, "annotations": annotations})
 
 
-def outcomes(truth, *rows):
+def shown(truth, *rows, threshold=0.0):
     """Rows are (image, class, score, place): 0 for the place of the box, or -1 for elsewhere."""
     image, label, score, place = np.array(sorted(rows, key=lambda row: (row[0], -row[2]))).T
     boxes = np.array([[0, 0, 10, 10]]) + np.where(place >= 0, 0, 500)[:, None]
     columns = image.astype(np.int32), label.astype(np.int32), score.astype(np.float32), boxes.astype(np.float32)
     found = Detections(*columns, np.arange(len(rows), dtype=np.int32))
-    return Outcomes.of(found, match_detections(found, truth))
+    return ShownDetections.of(match_detections(found, truth), found.boxes, threshold)
 
 
 def chosen(truth, before, after, thresholds=(0.5, 0.25), **options):
-    sides = (outcomes(truth, *rows) for rows in (before, after))
-    return choose_images(truth, *sides, thresholds, CLASS_1_IS_RARE, **options)
+    pairs = zip((before, after), thresholds, strict=True)
+    sides = (shown(truth, *rows, threshold=threshold) for rows, threshold in pairs)
+    return choose_images(truth, *sides, CLASS_1_IS_RARE, **options)
 
 
 def test_matches_tell_hits_duplicates_and_what_was_not_looked_for():
     truth = truth_of([(0, 0)], 1, num_classes=3, negatives=[2])
-    found = outcomes(truth, (0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0))
-    assert found.box.tolist() == [0, -1, -1, -1]
-    assert found.is_false_alarm.tolist() == [False, True, True, False]
-    assert found.judged.tolist() == [True, True, True, False]
+    outcomes = shown(truth, (0, 0, 0.9, 0), (0, 0, 0.8, 0), (0, 1, 0.7, 0), (0, 2, 0.6, 0)).outcomes
+    assert outcomes.object.tolist() == [0, -1, -1, -1]
+    assert outcomes.hits.tolist() == [True, False, False, False]
+    assert outcomes.alarms.tolist() == [False, True, True, False]
 
 
 def test_gains_of_rare_classes_losses_and_false_alarms_are_shown():
@@ -98,7 +100,7 @@ def test_boxes_carry_class_and_score_and_the_caption_what_changed():
     before = (Mark("hit", box, 0, 0.5, changed=True), Mark("missed", other, 1, changed=True))
     after = (Mark("missed", box, 0, changed=True), Mark("hit", other, 1, 0.1, changed=True))
     image = GalleryImage(LOST, 1, 0, 7, before, after)
-    picture = _picture(image, np.zeros((100, 170, 3), np.uint8), ["cup", "a class with a long name"])
+    picture = draw_image(image, "", (100, 170), ["cup", "a class with a long name"])
     labels = [[(label["kind"], label["text"]) for label in view["labels"]] for view in picture["views"]]
     assert labels == [[("lost", "cup 0.50")], [("hit", "a class with … 0.10"), ("lost", "cup")]]
     assert [frame["kind"] for frame in picture["views"][0]["frames"]] == ["missed", "lost"]
@@ -108,8 +110,8 @@ def test_boxes_carry_class_and_score_and_the_caption_what_changed():
 
 def test_labels_hide_no_other_and_stay_in_the_picture(run_folder):
     comparison = Comparison.load(run_folder)
-    content, lacking = gallery(comparison, comparison["recommended"], None)
-    assert lacking == ""
+    content = gallery(View.of(comparison, comparison["recommended"]))
+    assert content["lacking"] == ""
     views = [view for _, _, pictures in content["parts"] for picture in pictures for view in picture["views"]]
     assert sum(len(view["labels"]) for view in views) > 10
     for view in views:

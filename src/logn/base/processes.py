@@ -8,14 +8,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+from logn.errors import warn
 
 # From a task to its result.
 Worker = Callable[[Any], Any]
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
 
 
 def available_processors() -> int:
@@ -28,6 +33,61 @@ def available_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def work_in_order(
+    prepare: Callable[[], Callable[[TaskT], ResultT]],
+    tasks: Sequence[TaskT],
+    *,
+    processes: int = 1,
+    threads: int | None = None,
+    noun: str = "worker",
+) -> Generator[ResultT]:
+    """Do tasks in processes or threads and give the results in their order; not all at once, which would take memory.
+
+    Where there can be no processes, and after one of them was killed, the work is done in this process.
+
+    Args:
+        prepare: Called once in each process; gives what does a task. Processes must be able to import it.
+        tasks: What is to be done.
+        processes: How many processes work; 1 for this one alone.
+        threads: How many threads work where no processes do; None for as many as there are processors.
+        noun: What the processes do, for the warning.
+
+    Example:
+        >>> list(work_in_order(lambda: abs, [-1, 2, -3]))
+        [1, 2, 3]
+    """
+    done = 0
+    with contextlib.ExitStack() as stack:
+        pool = started_processes(stack, processes, prepare) if processes > 1 else None
+        if pool is not None:
+            try:
+                for result in _results(pool, work_here, tasks, processes):
+                    yield result
+                    done += 1
+            except BrokenProcessPool:
+                warn(
+                    f"One of the {processes} {noun} processes was killed, probably because memory ran out. The rest is "
+                    "done in this process: slower, with the same result."
+                )
+            else:
+                return
+        number = threads or available_processors()
+        pool = stack.enter_context(ThreadPoolExecutor(number))
+        yield from _results(pool, prepare(), tasks[done:], number)
+
+
+def _results(
+    pool: Executor, work: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], number: int
+) -> Iterator[ResultT]:
+    waiting: deque[Future[ResultT]] = deque()
+    for task in tasks:
+        waiting.append(pool.submit(work, task))
+        if len(waiting) >= 2 * number:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def started_processes(stack: contextlib.ExitStack, number: int, prepare: Callable[[], Worker]) -> Executor | None:

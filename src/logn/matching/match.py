@@ -1,13 +1,13 @@
-"""Which detection found which box, at every overlap threshold: matched once, read by every metric.
+"""Which detection found which object, at every overlap threshold: matched once, a few images at a time.
 
 The rules are those of the reference evaluators: within an image and a class detections, strongest first, each take the
-free box that they overlap most; boxes that are not counted (crowds, other sizes) come last.
+free object that they overlap most; objects that are not counted (crowds, other sizes) come last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,100 +15,12 @@ import numpy.typing as npt
 
 from logn.base.boxes import box_iou
 from logn.errors import import_extra
-from logn.matching.truth import GroundTruth
+from logn.matching.outcomes import IOU_THRESHOLDS, Bits, Floats, Index, Marks, Outcomes, pack
+from logn.matching.truth import SIZES, GroundTruth
 from logn.predictions.detections import Detections
 
-Index = npt.NDArray[np.intp]
-Marks = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-
-# Pairs of boxes that are compared at once: few enough to stay in the cache.
-PAIRS_AT_ONCE = 16_000
-IOU_THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Detections and boxes of one image and class that overlap enough at the lowest threshold.
-
-    Args:
-        detection: `(P,)` position among the matched detections.
-        box: `(P,)` row of the ground truth.
-        iou: `(P,)` their overlap.
-        areas: `(D,)` area of each matched detection.
-        excused: `(D,)` whether a detection that finds nothing is not wrong: not all objects are annotated.
-        thresholds: `(T,)` overlaps.
-    """
-
-    detection: Index
-    box: Index
-    iou: Floats
-    areas: Floats
-    excused: Marks
-    thresholds: Floats
-
-    def outcomes(self, truth: GroundTruth, ignored: Marks, excused: Marks) -> tuple[Marks, Marks, Index]:
-        """Per threshold which detections are right and which count; and the box that each finds at the first.
-
-        Args:
-            truth: The boxes.
-            ignored: `(G,)` boxes that are not counted: what finds one is neither right nor wrong.
-            excused: `(D,)` detections that are not wrong when they find nothing.
-        """
-        order = np.lexsort((-self.box, -self.iou, ignored[self.box], self.detection))  # ties: the later box
-        detection, box, iou = self.detection[order], self.box[order], self.iou[order]
-        correct: Marks = np.zeros((len(self.thresholds), len(excused)), bool)
-        counted = np.zeros_like(correct)
-        first: Index = np.full(len(excused), -1)
-        for level, threshold in enumerate(self.thresholds):
-            enough = iou >= min(threshold, 1 - 1e-10)
-            matched = greedy_matches(detection[enough], box[enough], len(excused), truth.crowd)
-            into_ignored = np.append(ignored, False)[matched]
-            correct[level] = (matched >= 0) & ~into_ignored
-            counted[level] = correct[level] | ~(into_ignored | (excused & (matched < 0)))
-            if level == 0:
-                first = np.where(correct[0], matched, -1)
-        return correct, counted, first
-
-
-@dataclass(frozen=True, eq=False)
-class MatchedDetections:
-    """The detections that are evaluated, ranked within their class, with what became of each.
-
-    Args:
-        rows: `(D,)` their rows in the detections.
-        image_index: `(D,)` image of each.
-        labels: `(D,)` class of each, ascending.
-        scores: `(D,)` descending within a class.
-        correct: `(T, D)` whether it found a box of its own, per overlap threshold.
-        counted: `(T, D)` False where it is neither right nor wrong.
-        box: `(D,)` the box that it found at the first threshold, or -1.
-        pairs: What overlaps, for metrics by size; None where it was let go.
-    """
-
-    rows: Index
-    image_index: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
-    scores: Floats
-    correct: Marks
-    counted: Marks
-    box: Index
-    pairs: Pairs | None = None
-
-    def take(self, rows: npt.NDArray[Any]) -> MatchedDetections:
-        """Keep some of them; `rows` ascend or are a mask."""
-        names = ("rows", "image_index", "labels", "scores", "box")
-        kept = {name: getattr(self, name)[rows] for name in names}
-        return MatchedDetections(**kept, correct=self.correct[:, rows], counted=self.counted[:, rows])
-
-    def part(self, images: Marks, detections: Detections, truth: GroundTruth) -> MatchedDetections:
-        """Those of the images that the mask `(I,)` names; images, rows and boxes are renumbered."""
-        kept = self.take(images[self.image_index])
-        image, row, box = (
-            np.cumsum(mask) - 1 for mask in (images, images[detections.image_index], images[truth.image_index])
-        )
-        box = np.where(kept.box >= 0, np.append(box, -1)[kept.box], -1)
-        return replace(kept, image_index=image[kept.image_index], rows=row[kept.rows], box=box)
+# Images that are matched at once: their arrays stay in the cache.
+IMAGES_AT_ONCE = 16
 
 
 def match_detections(
@@ -117,12 +29,17 @@ def match_detections(
     *,
     thresholds: Floats = IOU_THRESHOLDS,
     masks: Sequence[Any] | None = None,
-) -> MatchedDetections:
-    """Match detections to boxes greedily by score within image and class, as the reference evaluators do.
+) -> Outcomes:
+    """Match detections to objects greedily by score within image and class, as the reference evaluators do.
 
     Limits on the number of detections are the caller's: everything given is looked at. Detections of classes that were
-    not verified in their image drop out. `masks` has the run-length encoded mask of each detection; without it the
-    boxes are compared.
+    not verified in their image are neither right nor wrong.
+
+    Args:
+        detections: Sorted by image, then by descending score.
+        truth: The ground truth, in the same numbering of images and classes.
+        thresholds: Overlaps, ascending.
+        masks: Run-length encoded mask of each detection; without them boxes are compared.
 
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}],
@@ -131,44 +48,182 @@ def match_detections(
         >>> detections = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
         ...     np.array([[0, 0, 10, 8], [0, 0, 10, 10]], np.float32), np.arange(2, dtype=np.int32))
         >>> truth = load_ground_truth(toy, style="coco")
-        >>> match_detections(detections, truth, thresholds=np.array([0.5, 0.9])).correct
-        array([[ True, False],
-               [False,  True]])
+        >>> match_detections(detections, truth, thresholds=np.array([0.5, 0.9])).hits
+        array([ True, False])
     """
-    rows = verified_rows(detections, truth)
-    image_index = detections.image_index[rows].astype(np.int64)
-    labels = detections.labels[rows].astype(np.int64)
-    scores = detections.scores[rows].astype(np.float64)
-    # Equal scores go in the order of the image ids, whatever the order of the predictions.
-    ranked = np.lexsort((truth.image_ids[image_index], -scores, labels))
-    rows, image_index, labels, scores = rows[ranked], image_index[ranked], labels[ranked], scores[ranked]
-    keys = truth.image_index * truth.num_classes + truth.labels
-    detection, box = joined_pairs(image_index * truth.num_classes + labels, keys)
-    iou = overlaps(detections, truth, rows[detection], box, masks)
-    near = iou >= min(float(thresholds.min()), 1 - 1e-10)
-    excused = np.zeros(len(rows), bool)
+    parts = _parts(detections, truth, thresholds, masks)
+    return Outcomes.joined(part.outcomes(*part.settled()) for part in parts)
+
+
+def match_sizes(
+    detections: Detections, truth: GroundTruth, *, masks: Sequence[Any] | None = None
+) -> tuple[Outcomes, Outcomes]:
+    """Outcomes at all overlaps, and those of small, medium and large objects as if each size were a class of its own.
+
+    Class `c` of size `s` is class `s * F + c` there. Objects of other sizes, and detections of other sizes that find
+    nothing, are not counted, and what is not counted is left out.
+    """
+    of_parts = []
+    for part in _parts(detections, truth, IOU_THRESHOLDS, masks):
+        settled = part.settled(SIZES.values())
+        of_parts.append((part.outcomes(*settled), part.by_size(*settled)))
+    outcomes, by_size = zip(*of_parts, strict=True)
+    return Outcomes.joined(outcomes), Outcomes.joined(by_size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Overlaps:
+    """Detections of some images, and the objects of their class that they overlap enough at the lowest threshold.
+
+    Args:
+        detections: The detections.
+        truth: The ground truth.
+        thresholds: `(T,)` overlaps.
+        evaluated: `(E,)` rows of the detections whose class was looked for in their image.
+        pair: `(P,)` position among the evaluated of each pair of detection and object, ascending.
+        object: `(P,)` its object.
+        iou: `(P,)` its overlap.
+        excused: `(E,)` whether a detection that finds nothing is not wrong: not all objects are annotated.
+        areas: `(E,)` area of each evaluated detection.
+    """
+
+    detections: Detections
+    truth: GroundTruth
+    thresholds: Floats
+    evaluated: Index
+    pair: Index
+    object: Index
+    iou: Floats
+    excused: Marks
+    areas: Floats
+
+    def settled(self, sizes: Iterable[tuple[float, float]] = ()) -> tuple[Bits, Bits, npt.NDArray[np.int32]]:
+        """Bits of right and of counted, and the object found at the first threshold, `(1 + S, E)` each.
+
+        Of all objects first, then of those of each range of areas.
+        """
+        truth, ranges = self.truth, [(-np.inf, np.inf), *sizes]
+        excused = self.excused | _outside(self.areas, ranges)
+        right = np.zeros(excused.shape, np.uint16)
+        counted = np.where(excused, 0, (1 << len(self.thresholds)) - 1).astype(np.uint16)
+        first = np.full(excused.shape, -1, np.int32)
+        if len(self.pair):
+            rows, detection = np.unique(self.pair, return_inverse=True)
+            objects, candidate = np.unique(self.object, return_inverse=True)
+            ignored = truth.crowd[objects] | _outside(truth.areas[objects], ranges)
+            choice = self._choices(detection, candidate, ignored, truth.crowd[objects])
+            into_ignored = (choice >= 0) & ignored[np.arange(len(ranges))[:, None], choice]
+            correct = (choice >= 0) & ~into_ignored
+            right[:, rows] = pack(correct)
+            counted[:, rows] = pack(correct | ~(into_ignored | (excused[:, rows] & (choice < 0))))
+            first[:, rows] = np.where(correct[0], objects[choice[0]], -1)
+        return right, counted, first
+
+    def _choices(self, detection: Index, candidate: Index, ignored: Marks, shared: Marks) -> Index:
+        """`(T, V, D)` the object that each of D detections takes at each threshold; -1 for none.
+
+        All thresholds and all V ranges of areas are settled at once, as if each had detections and objects of its own.
+
+        Args:
+            detection: `(P,)` detection of each pair.
+            candidate: `(P,)` object of each pair.
+            ignored: `(V, G)` objects that are not counted: they are taken last.
+            shared: `(G,)` objects that any number of detections may take.
+        """
+        best_first = np.lexsort((-self.object, -self.iou, detection))  # ties: the later object
+        detection, candidate, iou = detection[best_first], candidate[best_first], self.iou[best_first]
+        (num_views, num_objects), num_detections = ignored.shape, int(detection[-1]) + 1
+        view_detection = np.arange(num_views)[:, None] * num_detections + detection
+        order = np.argsort(2 * view_detection + ignored[:, candidate], axis=None, kind="stable")
+        view, pair = np.divmod(order, len(iou))
+        level, row = np.nonzero(iou[pair] >= np.minimum(self.thresholds, 1 - 1e-10)[:, None])
+        case, pair = level * num_views + view[row], pair[row]
+        num_cases = len(self.thresholds) * num_views
+        choice = greedy_matches(
+            case * num_detections + detection[pair],
+            case * num_objects + candidate[pair],
+            num_cases * num_detections,
+            np.tile(shared, num_cases),
+        )
+        return np.where(choice >= 0, choice % num_objects, -1).reshape(-1, num_views, num_detections)
+
+    def outcomes(self, right: Bits, counted: Bits, first: npt.NDArray[np.int32]) -> Outcomes:
+        """The outcome of each detection when all objects are asked for."""
+        detections, truth = self.detections, self.truth
+        outcomes = Outcomes(
+            image=_small(detections.image_index, truth.num_images),
+            label=_small(detections.labels, truth.num_classes),
+            score=detections.scores,
+            right=np.zeros(len(detections), np.uint16),
+            counted=np.zeros(len(detections), np.uint16),
+            object=np.full(len(detections), -1, np.int32),
+            num_objects=truth.boxes_per_class,
+            thresholds=self.thresholds,
+        )
+        outcomes.right[self.evaluated], outcomes.counted[self.evaluated] = right[0], counted[0]
+        outcomes.object[self.evaluated] = first[0]
+        return outcomes
+
+    def by_size(self, right: Bits, counted: Bits, first: npt.NDArray[np.int32]) -> Outcomes:
+        """The outcomes that count when the objects of each size are asked for."""
+        truth, (size, row) = self.truth, np.nonzero(counted[1:])
+        detections = self.detections.take(self.evaluated[row])
+        return Outcomes(
+            image=_small(detections.image_index, truth.num_images),
+            label=_small(detections.labels + size * truth.num_classes, len(truth.objects_per_size)),
+            score=detections.scores,
+            right=right[1 + size, row],
+            counted=counted[1 + size, row],
+            object=first[1 + size, row],
+            num_objects=truth.objects_per_size,
+            thresholds=self.thresholds,
+        )
+
+
+def _small(numbers: npt.NDArray[np.integer[Any]], limit: int) -> npt.NDArray[np.integer[Any]]:
+    """Numbers below a limit in as small a type as fits."""
+    return numbers.astype(np.uint16 if limit <= 1 << 16 else np.int32)
+
+
+def _outside(areas: Floats, ranges: Sequence[tuple[float, float]]) -> Marks:
+    """`(V, N)` whether areas are outside of each range."""
+    return np.stack([(areas < low) | (areas > high) for low, high in ranges])
+
+
+def _parts(
+    detections: Detections, truth: GroundTruth, thresholds: Floats, masks: Sequence[Any] | None
+) -> Iterator[_Overlaps]:
+    """Overlaps of detections and objects, some images at a time."""
+    first, last = (int(detections.image_index[end]) for end in (0, -1)) if len(detections) else (0, 0)
+    for start in range(first, last + 1, IMAGES_AT_ONCE):
+        rows = slice(*np.searchsorted(detections.image_index, [start, start + IMAGES_AT_ONCE]).tolist())
+        objects = truth.rows_of_images(start, start + IMAGES_AT_ONCE)
+        yield _overlaps(detections.take(rows), truth, objects, thresholds, None if masks is None else masks[rows])
+
+
+def _overlaps(
+    detections: Detections, truth: GroundTruth, objects: Index, thresholds: Floats, masks: Sequence[Any] | None
+) -> _Overlaps:
+    evaluated = np.flatnonzero(truth.looked_for(detections.image_index, detections.labels))
+    image, label = (column[evaluated].astype(np.int64) for column in (detections.image_index, detections.labels))
+    excused = np.zeros(len(evaluated), bool)
     if truth.not_exhaustive is not None:
-        excused = truth.not_exhaustive[image_index, labels]
-    areas = _areas(detections, rows, masks)
-    pairs = Pairs(detection[near], box[near], iou[near], areas, excused, thresholds)
-    correct, counted, first = pairs.outcomes(truth, truth.crowd, excused)
-    return MatchedDetections(rows, image_index, labels, scores, correct, counted, first, pairs)
+        excused = truth.not_exhaustive[image, label]
+    keys = truth.image_index[objects] * truth.num_classes + truth.labels[objects]
+    pair, candidate = joined_pairs(image * truth.num_classes + label, keys)
+    candidate = objects[candidate]
+    iou = overlaps(detections, truth, evaluated[pair], candidate, masks)
+    near = iou >= min(float(thresholds.min()), 1 - 1e-10)
+    areas = _areas(detections, evaluated, masks)
+    return _Overlaps(detections, truth, thresholds, evaluated, pair[near], candidate[near], iou[near], excused, areas)
 
 
 def _areas(detections: Detections, rows: Index, masks: Sequence[Any] | None) -> Floats:
     if masks is None:
         boxes = detections.boxes[rows].astype(np.float64)
-        areas: Floats = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-        return areas
+        return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     area = import_extra("hotcoco", extra="evaluate").mask.area
     return np.atleast_1d(area([masks[row] for row in rows.tolist()])).astype(np.float64) if len(rows) else np.empty(0)
-
-
-def verified_rows(detections: Detections, truth: GroundTruth) -> Index:
-    """Rows whose class was looked for in their image; the others are not evaluated."""
-    if truth.verified is None:
-        return np.arange(len(detections))
-    return np.flatnonzero(truth.verified[detections.image_index, detections.labels])
 
 
 def joined_pairs(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> tuple[Index, Index]:
@@ -191,19 +246,16 @@ def overlaps(
     detections: Detections, truth: GroundTruth, rows: Index, boxes: Index, masks: Sequence[Any] | None = None
 ) -> Floats:
     """Overlap of pairs of detection and box; with a crowd, the share of the detection that lies in it."""
-    result = np.zeros(len(rows))
     if masks is None:
         # Column by column, as `box_iou` takes them apart.
-        corners = np.concatenate([truth.boxes[:, :2], truth.boxes[:, :2] + truth.boxes[:, 2:]], axis=1).T.copy()
-        areas = truth.boxes[:, 2:].prod(axis=1)
-        for start in range(0, len(rows), PAIRS_AT_ONCE):
-            some, box = slice(start, start + PAIRS_AT_ONCE), boxes[start : start + PAIRS_AT_ONCE]
-            left = np.ascontiguousarray(detections.boxes.take(rows[some], axis=0).T, np.float64)
-            right, crowd = corners.take(box, axis=1), truth.crowd.take(box)
-            result[some] = box_iou(
-                left.T, right.T, right_area=areas.take(box), share_of_left=crowd if crowd.any() else None
-            )
-        return result
+        left = np.ascontiguousarray(detections.boxes.T, np.float64).take(rows, axis=1)
+        objects = truth.corners_and_areas.take(boxes, axis=1)
+        crowd = truth.crowd.take(boxes)
+        iou: Floats = box_iou(
+            left.T, objects[:4].T, right_area=objects[4], share_of_left=crowd if crowd.any() else None
+        )
+        return iou
+    result = np.zeros(len(rows))
     mask_iou = import_extra("hotcoco.primitives", extra="evaluate").mask_iou
     images = truth.image_index[boxes]
     order = np.argsort(images, kind="stable")

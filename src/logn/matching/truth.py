@@ -18,6 +18,8 @@ from logn.errors import InputError
 
 GROUPS = ("r", "c", "f")
 LVIS_BOUNDS = (10, 100)
+# Areas in pixels of small, medium and large objects.
+SIZES = {"s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}
 Groups = npt.NDArray[np.str_]
 
 
@@ -77,10 +79,39 @@ class GroundTruth:
         """How many foreground classes there are."""
         return len(self.category_ids)
 
-    @property
+    @cached_property
+    def corners_and_areas(self) -> npt.NDArray[np.float64]:
+        """`(5, G)` corners of each box, then its area."""
+        x, y, width, height = self.boxes.T
+        return np.stack([x, y, x + width, y + height, width * height])
+
+    @cached_property
     def boxes_per_class(self) -> npt.NDArray[np.int64]:
         """`(F,)` boxes of each class that a detector is asked to find."""
         return np.bincount(self.labels[~self.crowd], minlength=self.num_classes)
+
+    @cached_property
+    def objects_per_size(self) -> npt.NDArray[np.int64]:
+        """`(3 F,)` boxes of each class that are small, then medium, then large."""
+        counts = []
+        for low, high in SIZES.values():
+            fits = ~self.crowd & (self.areas >= low) & (self.areas <= high)
+            counts.append(np.bincount(self.labels[fits], minlength=self.num_classes))
+        return np.concatenate(counts)
+
+    def looked_for(self, image: npt.NDArray[Any], label: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Whether anybody looked for objects of these classes in these images."""
+        return np.ones(len(image), bool) if self.verified is None else self.verified[image, label]
+
+    @cached_property
+    def _by_image(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        order = np.argsort(self.image_index, kind="stable")
+        return order, np.searchsorted(self.image_index[order], np.arange(self.num_images + 1))
+
+    def rows_of_images(self, start: int, stop: int) -> npt.NDArray[np.intp]:
+        """Rows of the objects of images that follow each other, ascending in each image."""
+        order, starts = self._by_image
+        return order[starts[start] : starts[min(stop, self.num_images)]]
 
     @cached_property
     def masks(self) -> list[dict[str, Any]]:

@@ -10,28 +10,22 @@ and wait for the interpreter lock.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from itertools import chain
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from logn.base.processes import available_processors, started_processes, work_here
-from logn.errors import InputError, warn
+from logn.base.processes import available_processors, work_in_order
+from logn.errors import InputError
 from logn.predictions.detections import DecodeSettings as DecodeSettings
 from logn.predictions.detections import Detections
-from logn.predictions.image_decoder import Decoded, ImageDecoder, ImageTask, Method
+from logn.predictions.image_decoder import ImageDecoder, Method
 from logn.predictions.store import Predictions
 
 # Called with the number of images that were decoded since the last call.
 Progress = Callable[[int], object]
-_Results = list[Decoded]
-# Tasks that were taken, with their results to come; None for one that could not be given away.
-_Waiting = deque[tuple[ImageTask, Future[_Results] | None]]
+# What is made of the detections of some images, one per method.
+ResultT = TypeVar("ResultT")
+Finish = Callable[[list[Detections]], ResultT]
 # Images that are decoded at a time, and of which memory is let go together.
 _IMAGES_AT_ONCE = 16
 # Logits to be mapped and activated, over all methods, from which starting processes pays: some seconds of work.
@@ -87,127 +81,69 @@ def decode_many(
     there is enough to do, and none besides this one where there is not. The result is the same as decoding under each
     method alone.
     """
-    decoded = decode_evaluated(
-        store, transforms, settings or DecodeSettings(), threads=threads, processes=processes, progress=progress
-    )
-    return [of_method.detections for of_method in decoded]
+    chosen = settings or DecodeSettings()
+    parts: list[list[Detections]] = [[] for _ in transforms]
+    how = {"threads": threads, "processes": processes}
+    with contextlib.closing(decode_chunks(store, transforms, chosen, _same, **how, progress=progress)) as chunks:
+        for chunk in chunks:
+            for of_method, part in zip(parts, chunk, strict=True):
+                of_method.append(part)
+    # One by one: the parts of a method are let go of before those of the next one are joined.
+    return [Detections.concatenate(parts.pop(0)) for _ in transforms]
 
 
-def decode_evaluated(
+def _same(detections: list[Detections]) -> list[Detections]:
+    return detections
+
+
+def decode_chunks(
     store: Predictions,
     transforms: Sequence[Method],
     settings: DecodeSettings,
-    evaluated: npt.NDArray[np.bool_] | None = None,
+    finish: Finish[ResultT],
     *,
     threads: int | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
-) -> list[Decoded]:
-    """Decode under several methods in one pass, and tell apart what is evaluated.
+) -> Generator[ResultT]:
+    """Decode some images at a time under several methods, and give what `finish` makes of their detections, in order.
+
+    It is called where the images are decoded, in threads or processes.
 
     Args:
         store: The proposals.
         transforms: The methods.
         settings: Threshold, suppression and limits.
-        evaluated: `(I, F)` which classes are evaluated in each image; None for all. The detections of others use up
-            places of the limits; of them only class and score are kept.
+        finish: Called with the detections of each method. Processes must be able to import it.
         threads: As `decode_many` takes it.
         processes: As `decode_many` takes it.
         progress: Called with the number of images that were decoded since the last call.
-    """
-    decoder = ImageDecoder(store, transforms, settings)
-    parts: list[list[Decoded]] = [[] for _ in transforms]
-    tasks = _tasks(len(store), evaluated)
-    with contextlib.closing(decode_tasks(decoder, tasks, threads=threads, processes=processes)) as chunks:
-        for task, chunk in chunks:
-            for of_method, part in zip(parts, chunk, strict=True):
-                of_method.append(part)
-            if progress:
-                progress(task.stop - task.start)
-    # One by one: the parts of a method are let go of before those of the next one are joined.
-    return [Decoded.concatenate(parts.pop(0)) for _ in transforms]
-
-
-def _tasks(number: int, evaluated: npt.NDArray[np.bool_] | None) -> Iterator[ImageTask]:
-    for start in range(0, number, _IMAGES_AT_ONCE):
-        stop = min(start + _IMAGES_AT_ONCE, number)
-        yield ImageTask(start, stop, None if evaluated is None else evaluated[start:stop])
-
-
-def decode_tasks(
-    decoder: ImageDecoder, tasks: Iterator[ImageTask], *, threads: int | None, processes: int | None
-) -> Generator[tuple[ImageTask, _Results]]:
-    """Decode tasks on several processors, and give what was found in their order.
-
-    Args:
-        decoder: What decodes them.
-        tasks: Taken a few ahead of those that are done.
-        threads: How many threads of this process decode; None to use processes where that is faster.
-        processes: How many processes decode; None for as many as there are processors, where there is enough to do.
     """
     if threads is not None and processes is not None:
         raise InputError("Pass `threads` or `processes`, not both.")
     for name, number in (("threads", threads), ("processes", processes)):
         if number is not None and number < 1:
             raise InputError(f"Expected `{name}` to be at least 1, but got {number}.")
-    number = processes if processes is not None else 1 if threads is not None else _worthwhile_processes(decoder)
-    with contextlib.ExitStack() as stack:
-        if number > 1 and (pool := _process_pool(stack, decoder, number)) is not None:
-            yield from _in_processes(pool, decoder, tasks, number)
-        else:
-            number = threads or (1 if processes else available_processors())
-            pool = stack.enter_context(ThreadPoolExecutor(number))
-            yield from _in_order(pool, decoder.decode, tasks, deque(), number)
-
-
-def _in_order(
-    pool: Executor, work: Callable[[ImageTask], _Results], tasks: Iterator[ImageTask], waiting: _Waiting, number: int
-) -> Iterator[tuple[ImageTask, _Results]]:
-    """Have tasks worked on and give the results in order; `waiting` are always those that are not given yet."""
-    while True:
-        # Not all at once: results that have not been consumed yet would fill the memory.
-        while len(waiting) < 2 * number and (task := next(tasks, None)) is not None:
-            waiting.append((task, None))
-            waiting[-1] = (task, pool.submit(work, task))
-        if not waiting:
-            return
-        task, future = waiting[0]
-        result = future.result() if future is not None else work(task)
-        waiting.popleft()
-        yield task, result
-
-
-def _in_processes(
-    pool: Executor, decoder: ImageDecoder, tasks: Iterator[ImageTask], number: int
-) -> Iterator[tuple[ImageTask, _Results]]:
-    waiting: _Waiting = deque()
-    try:
-        yield from _in_order(pool, work_here, tasks, waiting, number)
-    except BrokenProcessPool:
-        warn(
-            f"One of the {number} decoding processes was killed, probably because memory ran out. The other images are "
-            "decoded in this process: slower, with the same result."
-        )
-        for task in chain((task for task, _ in waiting), tasks):
-            yield task, decoder.decode(task)
-
-
-def _worthwhile_processes(decoder: ImageDecoder) -> int:
-    """As many processes as there are processors, or one where starting them would take longer than it spares."""
-    store = decoder.store
-    logits = store.num_proposals * store.num_columns * len(decoder.transforms)
-    return available_processors() if logits >= _ENOUGH_LOGITS else 1
-
-
-def _process_pool(stack: contextlib.ExitStack, decoder: ImageDecoder, number: int) -> Executor | None:
-    """Processes that decode; None where there can be none: the caller's own maps stay in this process."""
-    own = all(transform is None or type(transform).__module__.startswith("logn.") for transform in decoder.transforms)
-    if not own:
-        return None
-    return started_processes(stack, number, partial(_prepare, decoder.store, decoder.transforms, decoder.settings))
+    # The caller's own maps stay in this process.
+    own = any(transform is not None and not type(transform).__module__.startswith("logn.") for transform in transforms)
+    if threads is not None or own:
+        processes = 1
+    elif processes is None:
+        # Starting them takes time, too.
+        logits = store.num_proposals * store.num_columns * len(transforms)
+        processes = available_processors() if logits >= _ENOUGH_LOGITS else 1
+    prepare = partial(_prepare, store, tuple(transforms), settings, finish)
+    chunks = [range(start, min(start + _IMAGES_AT_ONCE, len(store))) for start in range(0, len(store), _IMAGES_AT_ONCE)]
+    work = work_in_order(prepare, chunks, processes=processes, threads=threads, noun="decoding")
+    with contextlib.closing(work) as results:
+        for images, result in zip(chunks, results, strict=True):
+            if progress:
+                progress(len(images))
+            yield result
 
 
 def _prepare(
-    store: Predictions, transforms: Sequence[Method], settings: DecodeSettings
-) -> Callable[[ImageTask], _Results]:
-    return ImageDecoder(store, transforms, settings).decode
+    store: Predictions, transforms: Sequence[Method], settings: DecodeSettings, finish: Finish[ResultT]
+) -> Callable[[range], ResultT]:
+    decoder = ImageDecoder(store, transforms, settings)
+    return lambda images: finish(decoder.decode(images))

@@ -93,36 +93,6 @@ class Detections:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Skipped:
-    """Detections that take places of the limits but are not evaluated, since nobody looked for their class.
-
-    Args:
-        image_index: `(D,)` image of each, ascending, in as small a type as fits.
-        labels: `(D,)` class of each, likewise.
-        scores: `(D,)` score of each.
-
-    Example:
-        >>> len(Skipped.concatenate([]).scores)
-        0
-    """
-
-    image_index: npt.NDArray[np.integer[Any]]
-    labels: npt.NDArray[np.integer[Any]]
-    scores: npt.NDArray[np.float32]
-
-    def take(self, rows: npt.NDArray[Any]) -> Skipped:
-        """Keep the rows that an index array or a mask names."""
-        return Skipped(self.image_index[rows], self.labels[rows], self.scores[rows])
-
-    @staticmethod
-    def concatenate(parts: Sequence[Skipped]) -> Skipped:
-        """Join parts."""
-        empty = Skipped(np.empty(0, np.int32), np.empty(0, np.uint16), np.empty(0, np.float32))
-        columns = zip(*((part.image_index, part.labels, part.scores) for part in parts or [empty]), strict=True)
-        return Skipped(*(np.concatenate(column) for column in columns))
-
-
 @dataclass(frozen=True)
 @checked
 class DecodeSettings:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing, Proposals
-from logn.predictions.detections import DecodeSettings, Detections, Skipped
+from logn.predictions.detections import DecodeSettings, Detections
 from logn.predictions.nms import HALF, LOWER_HALF, Boxes, Suppression, descending_keys
 from logn.predictions.scores import (
     Float32,
@@ -25,7 +25,6 @@ from logn.predictions.scores import (
 from logn.predictions.store import Predictions
 
 Method = ClassAffine | Transform | None
-Mask = npt.NDArray[np.bool_]
 
 # A guess that is too high is lowered by these factors before the threshold itself is the level.
 _LOWERED = (1.0, 0.25, 0.0625)
@@ -126,45 +125,6 @@ class Candidates:
         return candidates.take(self.suppression.best(candidates.proposals, candidates.labels, limit))
 
 
-@dataclass(frozen=True, eq=False)
-class ImageTask:
-    """Some images to decode, with what is known of them beforehand.
-
-    Args:
-        start: Position of the first image in the store.
-        stop: Position behind the last one.
-        evaluated: Which classes are evaluated in each image, `(stop - start, F)`; None for all.
-    """
-
-    start: int
-    stop: int
-    evaluated: Mask | None
-
-
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """What one method found in some images.
-
-    Args:
-        detections: Those that are evaluated.
-        skipped: Those that only use up places of their image.
-    """
-
-    detections: Detections
-    skipped: Skipped
-
-    def __len__(self) -> int:
-        return len(self.detections) + len(self.skipped.scores)
-
-    @staticmethod
-    def concatenate(parts: Sequence[Decoded]) -> Decoded:
-        """Join parts whose images follow each other."""
-        return Decoded(
-            Detections.concatenate([part.detections for part in parts]),
-            Skipped.concatenate([part.skipped for part in parts]),
-        )
-
-
 class ImageDecoder:
     """Decodes images of a store under all methods; threads share it, each with arrays and guesses of its own.
 
@@ -185,15 +145,15 @@ class ImageDecoder:
         self._framework_scores = FrameworkScores(self._postprocessing, bool(self.settings.multi_label), places)
         self._local = threading.local()
 
-    def decode(self, task: ImageTask) -> list[Decoded]:
-        """Decode some images: what each method found."""
-        parts: list[list[Decoded]] = [[] for _ in self._functions]
-        for index in range(task.start, task.stop):
-            for of_method, kept in zip(parts, self._decode_image(task, index, self.store[index]), strict=True):
+    def decode(self, images: range) -> list[Detections]:
+        """Decode some images: what each method finds."""
+        parts: list[list[Detections]] = [[] for _ in self._functions]
+        for index in images:
+            for of_method, kept in zip(parts, self._decode_image(index, self.store[index]), strict=True):
                 of_method.append(kept)
-        return [Decoded.concatenate(of_method) for of_method in parts]
+        return [Detections.concatenate(of_method) for of_method in parts]
 
-    def _decode_image(self, task: ImageTask, index: int, proposals: Proposals) -> Iterator[Decoded]:
+    def _decode_image(self, index: int, proposals: Proposals) -> Iterator[Detections]:
         guesses: dict[int, float] = self._local.__dict__.setdefault("guesses", {})
         boxes, nms, overlap = Boxes(proposals, self.num_classes), self.settings.nms or "", self.settings.nms_iou or 0.0
         suppression = Suppression(nms, boxes, overlap)
@@ -211,26 +171,13 @@ class ImageDecoder:
             candidates = Candidates(scores, boxes, suppression, self.num_classes, smallest, threshold)
             kept = candidates.best(limit, guesses.get(method, 0.0))
             guesses[method] = 0.5 * float(kept.scores[-1]) if 0 < limit <= len(kept) else 0.0
-            skipped = _NOTHING
-            if task.evaluated is not None:
-                chosen = task.evaluated[index - task.start].take(kept.labels)
-                kept, skipped = kept.take(chosen), kept.take(~chosen)
-            decoded = self._decoded(index, kept, skipped, boxes)
+            corners = boxes.at(kept.proposals, kept.labels)
             if self._postprocessing.clip_boxes:
-                corners = decoded.detections.boxes
                 np.clip(corners, 0, np.tile([proposals.width, proposals.height], 2), out=corners)
-            yield decoded
-
-    def _decoded(self, index: int, kept: SortedCandidates, skipped: SortedCandidates, boxes: Boxes) -> Decoded:
-        detections = Detections(
-            image_index=np.full(len(kept), index, np.int32),
-            labels=kept.labels.astype(np.int32),
-            scores=kept.scores,
-            boxes=boxes.at(kept.proposals, kept.labels),
-            proposal=kept.proposals.astype(np.int32),
-        )
-        # There are millions of these: they take as little memory as they need.
-        image: Any = np.uint16 if len(self.store) <= 2**16 else np.int32
-        label: Any = np.uint16 if self.num_classes <= 2**16 else np.int32
-        labels = skipped.labels.astype(label)
-        return Decoded(detections, Skipped(np.full(len(labels), index, image), labels, skipped.scores))
+            yield Detections(
+                image_index=np.full(len(kept), index, np.int32),
+                labels=kept.labels.astype(np.int32),
+                scores=kept.scores,
+                boxes=corners,
+                proposal=kept.proposals.astype(np.int32),
+            )

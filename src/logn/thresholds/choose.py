@@ -235,12 +235,12 @@ def read_detections(
                 f"The lowest score of `{predictions}` is {floor:.3g}, so no threshold below it can be chosen. Write "
                 "the results anew, cut at a low score such as 0.01."
             )
-    matched = match_detections(detections, truth, thresholds=np.array([iou]))
+    outcomes = match_detections(detections, truth, thresholds=np.array([iou]))
     settings |= {"labels": truth.style, "images": truth.num_images}
     federated = "False alarms count only in images where the labels say whether the class is there."
     notes = tuple(filter(None, (truth.note, federated if truth.style == "lvis" else "")))
     how = OperatingPoints((), correction=affine, head=head, settings=settings, notes=notes)
-    return ScoredDetections.of(matched, truth, floor), how
+    return ScoredDetections.of(outcomes, truth, floor), how
 
 
 def _held_out(

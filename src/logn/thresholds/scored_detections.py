@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, logit, nan_mean, ratio, sigmoid
 from logn.matching.draws import Draws
-from logn.matching.match import MatchedDetections
+from logn.matching.outcomes import Outcomes
 from logn.matching.truth import GroundTruth
 
 Bools = npt.NDArray[np.bool_]
@@ -65,12 +65,12 @@ class ScoredDetections:
     floor: float = 0.0
 
     @classmethod
-    def of(cls, matched: MatchedDetections, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
-        """Detections that were matched at one overlap, or at several of which the first counts."""
-        right, wanted = matched.correct[0] & matched.counted[0], ~truth.crowd
-        found = matched.labels, matched.image_index, matched.scores, right, matched.counted[0] & ~right
-        objects = truth.labels[wanted], truth.image_index[wanted]
-        return cls(*found, *objects, truth.num_images, truth.class_names, max(floor, 0.0))
+    def of(cls, outcomes: Outcomes, truth: GroundTruth, floor: float = 0.0) -> ScoredDetections:
+        """Those whose class was looked for in their image, by their outcome at the first overlap."""
+        seen = outcomes.take(truth.looked_for(outcomes.image, outcomes.label))
+        columns = seen.label.astype(np.int64), seen.image.astype(np.int64), seen.score.astype(np.float64)
+        objects = truth.labels[~truth.crowd], truth.image_index[~truth.crowd]
+        return cls(*columns, seen.hits, seen.alarms, *objects, truth.num_images, truth.class_names, max(floor, 0.0))
 
     @property
     def num_classes(self) -> int:

@@ -1,4 +1,4 @@
-"""The reference packages `lvis` and `tidecv`, and their numbers."""
+"""The reference packages `lvis` and `tidecv`, and their numbers; outcomes and errors of made detections."""
 
 import contextlib
 import io
@@ -10,8 +10,9 @@ import pytest
 
 from logn.matching.labels import load_ground_truth, read_results
 from logn.matching.match import match_detections
+from logn.matching.outcomes import Outcomes, pack
 from logn.measure.detection.metrics import EvaluationProtocol, rows_within_limits
-from logn.measure.detection.tide import error_types
+from logn.measure.detection.tide import error_kinds, error_types
 
 
 @pytest.fixture
@@ -34,13 +35,27 @@ def lvis_values(lvis, files, *, iou_type="bbox", limit=300):
     return {name: np.nan if value == -1 else value for name, value in values.items() if name.startswith("AP")}
 
 
+def made_outcomes(labels, scores, right, counted, *, images=None, num_objects=None):
+    """Outcomes from marks `(T, D)`."""
+    number = len(labels)
+    images = np.zeros(number, int) if images is None else images
+    num_objects = np.zeros(int(np.max(labels, initial=0)) + 1, int) if num_objects is None else num_objects
+    marks = pack(np.asarray(right) & np.asarray(counted)), pack(counted)
+    return Outcomes(images, labels, scores, *marks, np.full(number, -1), num_objects, np.linspace(0.5, 0.9, len(right)))
+
+
+def errors_of(detections, truth, groups=None):
+    outcomes = match_detections(detections, truth)
+    return error_types(outcomes, error_kinds(detections, outcomes, truth), truth, groups)
+
+
 def assert_errors_equal_tidecv(annotations, results, style):
     tidecv = pytest.importorskip("tidecv")
     truth = load_ground_truth(annotations, style=style)
     detections = read_results(results, truth)
     protocol = EvaluationProtocol(style=style, max_detections=100)
     detections = detections.take(rows_within_limits(detections, protocol))
-    own = error_types(detections, truth, match_detections(detections, truth))
+    own = errors_of(detections, truth)
     readers = {
         "lvis": (tidecv.datasets.LVIS, tidecv.datasets.LVISResult),
         "coco": (tidecv.datasets.COCO, tidecv.datasets.COCOResult),

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.measure.detection.conftest import made_outcomes
 
+from logn.base import processes
 from logn.errors import LogNWarning
 from logn.matching.draws import Draws
 from logn.matching.labels import load_ground_truth
-from logn.matching.match import MatchedDetections, match_detections
+from logn.matching.match import match_detections
 from logn.measure.detection import bootstrap
 from logn.measure.detection import drawn_precision as drawn
 from logn.measure.detection.bootstrap import (
@@ -21,7 +23,7 @@ from logn.measure.detection.bootstrap import (
     draw_methods,
     paired_interval,
 )
-from logn.measure.detection.metrics import Ranking, average_precision_per_class, evaluate_detections
+from logn.measure.detection.metrics import BestDetections, average_precision_per_class, evaluate_detections
 from logn.predictions.detections import Detections
 
 IMAGES, CLASSES, BOXES, FOUND = 14, 5, 4, 12
@@ -55,13 +57,17 @@ def made(seed, repeats=None):
     return truth, Detections(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
+def ranked_by_class(detections, truth):
+    return match_detections(detections, truth).by_class(truth)
+
+
 @given(seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_a_weight_is_a_repeated_image(seed):
     """Once each in the first draw, which gives the metrics themselves."""
     weights = np.vstack([np.ones((1, IMAGES), np.int32), Draws(IMAGES, 2, seed=seed).counts()])
     truth, detections = made(seed)
-    drawn = bootstrap_metrics(match_detections(detections, truth), truth, weights, groups=truth.frequency)
+    drawn = bootstrap_metrics(ranked_by_class(detections, truth), truth, weights, groups=truth.frequency)
     for number, weight in enumerate(weights):
         repeated_truth, repeated = made(seed, weight)
         expected = evaluate_detections(repeated, repeated_truth, groups=truth.frequency)
@@ -74,7 +80,7 @@ def test_a_weight_is_a_repeated_image(seed):
 )
 def test_how_much_is_computed_at_once_does_not_show(monkeypatch, module, name):
     truth, detections = made(1)
-    matched, weights = match_detections(detections, truth), Draws(IMAGES, 50).counts()
+    matched, weights = ranked_by_class(detections, truth), Draws(IMAGES, 50).counts()
     expected = bootstrap_metrics(matched, truth, weights, groups=truth.frequency)
     monkeypatch.setattr(module, name, 2)
     found = bootstrap_metrics(matched, truth, np.ascontiguousarray(weights), groups=truth.frequency)
@@ -87,11 +93,11 @@ def test_a_recall_that_is_just_as_much_as_a_point_is_judged_as_the_evaluators_do
     """Of 0.35 boxes the floats say more, of 0.25 they do not; every number of hits up to all boxes is looked at."""
     rng = np.random.default_rng(boxes)
     correct = rng.permutation(np.repeat([True, False], boxes))[None]
-    rows, zeros = np.arange(correct.size), np.zeros(correct.size, int)
-    matched = MatchedDetections(rows, zeros, zeros, zeros + 1.0, correct, np.ones_like(correct), rows)
+    zeros, counted = np.zeros(correct.size, int), np.ones_like(correct)
+    outcomes = made_outcomes(zeros, zeros + 1.0, correct, counted)
     ones = np.ones((1, 2), np.uint8)  # one image, drawn once in both draws
-    ((label, mean, first),) = drawn.drawn_precision(matched, ones, np.full((1, 2), boxes, np.int32))
-    expected = average_precision_per_class(matched.labels, correct[0], matched.counted[0], np.array([boxes]))
+    ((label, mean, first),) = drawn.drawn_precision(outcomes, ones, np.full((1, 2), boxes, np.int32))
+    expected = average_precision_per_class(zeros, correct[0], counted[0], np.array([boxes]))
     assert label == 0
     np.testing.assert_allclose([mean, first], np.full((2, 2), expected[0]), rtol=1e-14)
     # The case is there: hits over boxes alone, without the floats of the points, would give more.
@@ -109,14 +115,13 @@ def test_outcomes_of_any_kind_are_their_definition(seed):
     correct = rng.random((thresholds, size)) < rng.random()
     correct[2] = np.where(rng.random() < 0.5, correct[1], correct[2])
     counted = rng.random((thresholds, size)) < rng.choice([0.5, 1.0])
-    matched = MatchedDetections(
-        np.arange(size), rng.integers(0, images, size), labels, np.ones(size), correct, counted, np.arange(size)
-    )
+    image = rng.integers(0, images, size)
+    outcomes = made_outcomes(labels, np.ones(size), correct, counted, images=image)
     weights = rng.multinomial(images, np.full(images, 1 / images), 5)
-    boxes = np.stack([np.bincount(labels, draw[matched.image_index], classes) for draw in weights], axis=1)
-    found = {label: values for label, *values in drawn.drawn_precision(matched, weights.T, boxes.astype(np.int32))}
+    boxes = np.stack([np.bincount(labels, draw[image], classes) for draw in weights], axis=1)
+    found = {label: values for label, *values in drawn.drawn_precision(outcomes, weights.T, boxes.astype(np.int32))}
     for place, draw in enumerate(weights):
-        repeats = draw[matched.image_index]
+        repeats = draw[image]
         expected = [
             average_precision_per_class(
                 np.repeat(labels, repeats), *np.repeat([right & seen, seen], repeats, axis=1), boxes[:, place]
@@ -132,7 +137,7 @@ def test_outcomes_of_any_kind_are_their_definition(seed):
 @pytest.fixture(scope="module")
 def drawn_method():
     truth, detections = made(2)
-    return truth, DrawnMethod(match_detections(detections, truth))
+    return truth, DrawnMethod(ranked_by_class(detections, truth))
 
 
 def test_two_processes_give_what_one_gives(drawn_method):
@@ -146,7 +151,7 @@ def test_two_processes_give_what_one_gives(drawn_method):
         np.testing.assert_equal(ours, wanted)
 
 
-class EndsItsReader(Ranking):
+class EndsItsReader(BestDetections):
     """Nothing here, and the end of the process that it is sent to."""
 
     def __reduce__(self):
@@ -155,8 +160,7 @@ class EndsItsReader(Ranking):
 
 def test_after_a_killed_process_all_is_drawn(drawn_method):
     truth, method = drawn_method
-    empty, none = np.zeros(0, np.int32), np.zeros(0, bool)
-    method = replace(method, ranking=EndsItsReader(empty, empty, none, none, {}))
+    method = replace(method, best=EndsItsReader(method.boxes.take(slice(0, 0)), {}))
     with pytest.warns(LogNWarning, match="One of the 2 bootstrap processes was killed"):
         (found,) = draw_methods([method], truth, None, 5, seed=0, processes=2)
     assert found.keys() >= {"AP"}
@@ -164,7 +168,7 @@ def test_after_a_killed_process_all_is_drawn(drawn_method):
 
 def test_processes_are_started_where_there_is_enough_to_do(drawn_method, monkeypatch):
     (truth, method), started = drawn_method, []
-    monkeypatch.setattr(bootstrap, "started_processes", lambda stack, number, prepare: started.append(number))
+    monkeypatch.setattr(processes, "started_processes", lambda stack, number, prepare: started.append(number))
     monkeypatch.setattr(bootstrap, "available_processors", lambda: 3)
     draw_methods([method, method], truth, None, 5, seed=0)
     assert not started
@@ -176,8 +180,8 @@ def test_processes_are_started_where_there_is_enough_to_do(drawn_method, monkeyp
 
 def test_a_method_that_finds_nothing_has_no_precision():
     truth, detections = made(0)
-    nothing, missed = (match_detections(detections.take(slice(0, end)), truth) for end in (0, None))
-    for matched in (nothing, replace(missed, correct=np.zeros_like(missed.correct))):
+    nothing, missed = (ranked_by_class(detections.take(slice(0, end)), truth) for end in (0, None))
+    for matched in (nothing, replace(missed, right=np.zeros_like(missed.right))):
         assert (bootstrap_metrics(matched, truth, Draws(IMAGES, 3).counts())["AP"] == 0).all()
 
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.measure.detection.conftest import made_outcomes
 
 from logn.base.arrays import sigmoid
 from logn.matching.draws import Draws
-from logn.matching.match import MatchedDetections
 from logn.matching.truth import GroundTruth
 from logn.measure.detection.bootstrap import bootstrap_metrics, paired_interval
-from logn.measure.detection.metrics import Ranking, count_name, counts_per_image, recall_at_count
-from logn.predictions.detections import Skipped
+from logn.measure.detection.metrics import BestDetections, count_name, counts_per_image, recall_at_count
 
 CLASSES, IMAGES, AT = 10, 150, 0.25
 # Objects per image, from 1.5 of the most frequent class to 15 in all images of a sample; thrice as many false alarms.
@@ -41,13 +40,16 @@ def made(images, rng):
     where, which, logit = (np.concatenate(pair) for pair in zip((image, label, logits), others, strict=True))
     right = np.arange(len(where)) < len(image)
     biased = sigmoid(logit + BIAS[which])
-    wanted = counts_per_image(where, biased, [AT], images)
+    counted, objects = np.ones((1, len(where)), bool), np.bincount(label, minlength=CLASSES)
+    before, after = (
+        made_outcomes(which, scores, right[None], counted, images=where, num_objects=objects)
+        for scores in (biased, sigmoid(logit))
+    )
+    wanted = counts_per_image(before, [AT], images)
     ranked = []
-    for scores in (biased, sigmoid(logit)):
-        counted = np.ones((1, len(where)), bool)
-        matched = MatchedDetections(np.arange(len(where)), where, which, scores, right[None], counted, np.arange(0))
-        ranking = Ranking.of(matched, Skipped.concatenate([]), wanted, truth)
-        ranked.append((ranking, recall_at_count(ranking, scores, truth, GROUPS)[AT].values))
+    for outcomes in (before, after):
+        best = BestDetections.of(outcomes, wanted, truth)
+        ranked.append((best, recall_at_count(best, outcomes.score, GROUPS)[AT].values))
     return truth, ranked
 
 
@@ -58,13 +60,11 @@ def test_intervals_hold_the_truth_in_93_to_97_of_100_samples():
     share = {name: IMAGES / POPULATION if "f" in name.partition("@")[0] and "F1" not in name else 1 for name in NAMES}
     real = {name: share[name] * (after[name] - before[name]) for name in NAMES}
     held = dict.fromkeys(NAMES, 0)
-    nothing = MatchedDetections(*(np.zeros(0, int),) * 4, *(np.zeros((1, 0), bool),) * 2, np.zeros(0, int))
+    nothing = made_outcomes(np.zeros(0, int), np.zeros(0), *np.zeros((2, 1, 0), bool))
     for sample in range(SAMPLES):
         truth, ranked = made(IMAGES, rng)
         weights = Draws(IMAGES, DRAWS, seed=sample).counts()
-        first, last = (
-            bootstrap_metrics(nothing, truth, weights, groups=GROUPS, ranking=ranking) for ranking, _ in ranked
-        )
+        first, last = (bootstrap_metrics(nothing, truth, weights, groups=GROUPS, best=best) for best, _ in ranked)
         for name in NAMES:
             change = paired_interval(first[name], last[name], ranked[1][1][name] - ranked[0][1][name])
             held[name] += change.low <= real[name] <= change.high

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.measure.detection.conftest import assert_errors_equal_tidecv, lvis_values
+from tests.measure.detection.conftest import assert_errors_equal_tidecv, errors_of, lvis_values, made_outcomes
 
 from logn.data.masks import encode_segmentation
 from logn.matching.labels import load_ground_truth, read_results
-from logn.matching.match import MatchedDetections, greedy_matches, joined_pairs, match_detections
+from logn.matching.match import greedy_matches, joined_pairs, match_detections
 from logn.measure.detection.metrics import (
     EvaluationProtocol,
     average_precision_per_class,
@@ -23,7 +23,6 @@ from logn.measure.detection.metrics import (
     calibration_error,
     evaluate_detections,
 )
-from logn.measure.detection.tide import error_types
 from logn.predictions.detections import Detections
 
 SIDE = 200
@@ -84,9 +83,9 @@ def test_a_limit_of_two_an_image_counts_what_is_later_filtered_out(federated):
 
 
 def test_average_precision_pool(federated):
-    matched = match_detections(made_detections(FEDERATED_DETECTIONS), federated)
+    ranked = match_detections(made_detections(FEDERATED_DETECTIONS), federated).by_class(federated)
     expected = {"AP-Pool": 0.579538, "APr-Pool": 0.5, "APc-Pool": 0.775743, "APf-Pool": 0.5}
-    assert average_precision_pool(matched, federated, groups=federated.frequency) == pytest.approx(expected, abs=1e-6)
+    assert average_precision_pool(ranked, groups=federated.frequency) == pytest.approx(expected, abs=1e-6)
 
 
 def test_error_types_of_one_of_each():
@@ -97,7 +96,7 @@ def test_error_types_of_one_of_each():
     content = {"images": [{"id": 1}], "categories": [{"id": 1}, {"id": 2}], "annotations": boxes}
     truth = load_ground_truth(content, style="coco")
     detections = made_detections([(1, category, [x, 0, 10, 10], score) for category, score, x in found_at])
-    result = error_types(detections, truth, match_detections(detections, truth), groups=np.array(["f", "r"]))
+    result = errors_of(detections, truth, np.array(["f", "r"]))
     expected = {"Cls": 17.114569, "Loc": 10.714286, "Both": 0.777935, "Dupe": 0.777935, "Bkg": 0.777935}
     expected |= {"Miss": 8.415842, "FP": 11.669024, "FN": 43.988685}
     assert 100 * result.base == pytest.approx(38.330976, abs=1e-6)
@@ -114,7 +113,7 @@ def test_an_error_at_the_first_box_is_repaired(category, x, kind):
     content["annotations"] = annotations_of([(1, 1, [0, 0, 10, 10]), (1, 2, [200, 0, 10, 10])])
     truth = load_ground_truth(content, style="coco")
     detections = made_detections([(1, category, [x, 0, 10, 10], 0.9)])
-    result = error_types(detections, truth, match_detections(detections, truth))
+    result = errors_of(detections, truth)
     assert (result.base, result.counts[kind]) == (0, 1)
     assert result.gains[kind] == pytest.approx(0.5)
 
@@ -340,7 +339,7 @@ def test_of_two_boxes_that_overlap_as_much_the_later_is_taken():
     truth = load_ground_truth({"images": [{"id": 1}], "categories": [{"id": 1}], "annotations": boxes}, style="coco")
     # The first lies half-way; the second could only have the later box.
     detections = made_detections([(1, 1, [2, 0, 10, 10], 0.9), (1, 1, [4.5, 0, 10, 10], 0.8)])
-    assert match_detections(detections, truth).correct[0].tolist() == [True, False]
+    assert match_detections(detections, truth).hits.tolist() == [True, False]
 
 
 # Equal scores are left out: in its repaired lists TIDE puts them in another order than in its own base.
@@ -374,9 +373,8 @@ def test_error_types_at_exactly_the_two_overlaps(tmp_path):
 def test_the_calibration_error_leaves_out_what_is_not_counted():
     scores, correct = np.array([0.9, 0.9, 0.9, 0.9]), np.array([[True, True, True, False]])
     counted = np.array([[True, True, True, False]])
-    rows = np.arange(4)
-    matched = MatchedDetections(rows, np.zeros(4, int), np.array([0, 0, 1, 1]), scores, correct, counted, rows)
-    assert calibration_error(matched)["ECE"] == pytest.approx(0.1)
-    groups = calibration_error(matched, groups=np.array(["r", "f"]))
+    outcomes = made_outcomes(np.array([0, 0, 1, 1]), scores, correct, counted)
+    assert calibration_error(outcomes)["ECE"] == pytest.approx(0.1)
+    groups = calibration_error(outcomes, groups=np.array(["r", "f"]))
     assert [groups[name] for name in ("ECEr", "ECEf")] == pytest.approx([0.1, 0.1])
     assert np.isnan(groups["ECEc"])

@@ -9,37 +9,54 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from logn.base.arrays import FloatArray
+from logn.base.processes import available_processors
 from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.measure.classification.logits import moments_of_logits
+from logn.measure.classification.logits import moments_of_logits, row_outcomes
+from logn.measure.classification.metrics import bootstrap_metrics
+from logn.measure.comparison.classifiers import measure_rows, open_classifier, strength_values
 from logn.measure.comparison.comparison import (
+    CLASSIFICATION,
+    DETECTION,
     CompareSettings,
     Comparison,
     MethodResult,
     Provenance,
     StrengthPoint,
 )
+from logn.measure.comparison.detectors import (
+    Masks,
+    decode_methods,
+    make_masks,
+    measure_methods,
+    open_detections,
+    recall_of_best,
+)
 from logn.measure.comparison.method_fitting import (
     DEFAULT_METHODS,
+    FittedMethods,
     LogitMap,
     Methods,
+    fit_methods,
     is_same_map,
-    map_for_store,
     named_methods,
-    strength_maps,
 )
-from logn.measure.comparison.tasks import ClassificationTask, DetectionTask, Drawn, StrengthValues
-from logn.measure.detection.bootstrap import paired_differences
-from logn.methods.affine import ClassAffine
-from logn.methods.catalog import checked_inputs, parse
+from logn.measure.detection.bootstrap import draw_methods, paired_differences
+from logn.methods.catalog import checked_inputs
 from logn.predictions.classifier import is_classifier_file
-from logn.predictions.predict import mask_maker
+from logn.predictions.predict import MaskMaker, mask_maker
 from logn.predictions.store import Predictions, is_store
 from logn.statistics.moments import ClassMoments
+
+# The metrics of a method over the draws.
+Drawn = Mapping[str, FloatArray]
 
 
 def compare(
@@ -94,87 +111,146 @@ def compare(
         >>> [round(row["few"], 2) for row in comparison.rows]
         [0.25, 0.82]
     """
-    clock = _StepClock()
     settings = settings or CompareSettings()
     inputs = checked_inputs(inputs)
-    detector = is_store(predictions)
-    of_other = {"train_logits": train_logits, "class_names": class_names} if detector else {"masks": masks}
+    is_detector = is_store(predictions)
+    of_other = {"train_logits": train_logits, "class_names": class_names} if is_detector else {"masks": masks}
     for name, value in of_other.items():
         if value is not None:
-            other = "the logits of a classifier" if detector else "the predictions of a detector"
+            other = "the logits of a classifier" if is_detector else "the predictions of a detector"
             raise InputError(f"`{name}` is only for {other}. Leave it out.")
     for name, value in (("images", images), ("mask_results", mask_results)):
         if masks is None and value is not None:
             raise InputError(f"`{name}` is only for masks: pass the model too, as `masks`.")
     if labels is None and not is_classifier_file(predictions):
-        wanted = "the annotations" if detector else "the class of each row"
+        wanted = "the annotations" if is_detector else "the class of each row"
         raise InputError(f"Pass {wanted} as `labels`.")
-    task: DetectionTask | ClassificationTask
-    if detector:
-        statistics = _statistics(moments, None)
-        store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
-        maker = None
-        if masks is not None:
-            is_folder = images is None or isinstance(images, str | os.PathLike)
-            if is_folder and not isinstance(labels, str | os.PathLike):
-                raise InputError("These annotations are not a file: pass the images as a data set, `images`.")
-            data = DetectionDataset(labels, images) if is_folder else images
-            maker = mask_maker(masks, data, store, progress=progress)
-        task = DetectionTask.open(store, labels, settings, statistics, counts, maker, mask_results)
-    else:
-        task = ClassificationTask.open(
-            predictions, labels, settings, lambda: _statistics(moments, train_logits), counts, class_names
-        )
-        if task.truth.train_counts is not None:
-            # Every image has one class, so the sum of the counts is the number of images.
-            train_counts = task.truth.train_counts
-            counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
-    clock.lap("ground truth")
-    inputs = {"moments": task.moments, "counts": counts, **inputs}
-    named, allow_mismatch = named_methods(methods), settings.allow_mismatch
-    maps = {
-        name: map_for_store(name, _at(method, settings), task.head, inputs, allow_mismatch=allow_mismatch)
-        for name, method in named.items()
-    }
-    strengths = strength_maps(named, task.head, inputs, at=settings.at, allow_mismatch=allow_mismatch)
-    others = [affine for _, affine in strengths.values() if not any(is_same_map(affine, one) for one in maps.values())]
-    fitted_from = [name for name, value in inputs.items() if value is not None]
-    clock.lap("fit")
-    outcomes: Any = task.outcomes(maps, others, progress)
-    clock.lap(task.reading)
-    measured: Any = task.measure(list(maps), outcomes[: len(maps)])
-    curve = _strength_points(strengths, task.strength_values(outcomes, measured))
-    clock.lap("metrics")
-    drawn: Sequence[Drawn] = task.draw(measured) if settings.num_bootstrap else [{}] * len(maps)
-    clock.lap("bootstrap")
-    share = clock.seconds[task.reading] / len(maps)
-    return Comparison(
-        rows=_with_differences([method.row for method in measured], drawn, settings.confidence, share),
-        task=task.kind,
-        description=task.description,
-        classes=task.classes(),
-        protocols=task.protocols,
-        settings=task.settings,
-        seconds=clock.seconds,
-        notes=task.notes,
-        provenance=Provenance.now({**task.inputs(), "fitted_from": fitted_from}),
-        strengths=curve,
+    named = named_methods(methods)
+    if not is_detector:
+        statistics = partial(_statistics, moments, train_logits)
+        return _compare_rows(predictions, labels, named, settings, statistics, counts, class_names, inputs, progress)
+    store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
+    maker = None if masks is None else _mask_maker(masks, labels, images, store, progress)
+    of_detector = _statistics(moments, None)
+    return _compare_detections(
+        store, labels, named, settings, of_detector, counts, maker, mask_results, inputs, progress
     )
 
 
-def _at(method: Any, settings: CompareSettings) -> Any:
-    """A specification with the user's score threshold, where the method takes one, as `logn correct` fits it."""
-    return parse(method).with_options(threshold=settings.at) if isinstance(method, str) else method
+def _mask_maker(
+    model: Any, labels: Any, images: Any, store: Predictions, progress: Callable[[int], object] | None
+) -> MaskMaker:
+    """What makes the masks of detections with the model that made the predictions."""
+    is_folder = images is None or isinstance(images, str | os.PathLike)
+    if is_folder and not isinstance(labels, str | os.PathLike):
+        raise InputError("These annotations are not a file: pass the images as a data set, `images`.")
+    return mask_maker(model, DetectionDataset(labels, images) if is_folder else images, store, progress=progress)
+
+
+def _compare_detections(
+    store: Predictions,
+    labels: Any,
+    methods: Mapping[str, str | LogitMap],
+    settings: CompareSettings,
+    moments: ClassMoments | None,
+    counts: Any,
+    maker: MaskMaker | None,
+    mask_results: str | os.PathLike[str] | None,
+    inputs: Mapping[str, Any],
+    progress: Callable[[int], object] | None,
+) -> Comparison:
+    clock = _StepClock()
+    data = open_detections(store, labels, settings, moments, counts, with_masks=maker is not None)
+    clock.lap("ground truth")
+    inputs = {"moments": moments, "counts": counts, **inputs}
+    fitted = fit_methods(methods, store.header.head, inputs, settings)
+    clock.lap("fit")
+    decoded, others = decode_methods(data, fitted, progress, keep_detections=maker is not None)
+    masks: Sequence[Masks | None] = [None] * len(decoded)
+    if maker is not None:
+        masks = make_masks(maker, fitted.maps, decoded, data.truth, mask_results)
+    clock.lap("decode")
+    measured = measure_methods(data, fitted, decoded, masks)
+    reached = [method.row.recall[settings.at] for method in measured]
+    with ThreadPoolExecutor(available_processors()) as pool:
+        reached += pool.map(lambda outcomes: recall_of_best(data, outcomes, decoded[0].outcomes), others)
+    clock.lap("metrics")
+    drawn: list[Drawn] = [{}] * len(measured)
+    if settings.num_bootstrap:
+        of_methods = [method.drawn for method in measured]
+        drawn = [*draw_methods(of_methods, data.truth, data.groups, settings.num_bootstrap, settings.seed)]
+    clock.lap("bootstrap")
+    protocols = {"AP": data.protocol} | ({"mask": replace(data.protocol, iou_type="segm")} if maker else {})
+    share = clock.seconds["decode"] / len(measured)
+    return Comparison(
+        rows=_with_differences([method.row for method in measured], drawn, settings.confidence, share),
+        task=DETECTION,
+        description=data.protocol.describe(),
+        classes=data.classes(),
+        protocols=protocols,
+        settings=data.settings,
+        seconds=clock.seconds,
+        notes=data.notes,
+        provenance=Provenance.now({**data.inputs(), "fitted_from": _names_of(inputs)}),
+        strengths=_strength_points(fitted, [(point.values, point.threshold) for point in reached]),
+    )
+
+
+def _compare_rows(
+    logits: Any,
+    labels: Any,
+    methods: Mapping[str, str | LogitMap],
+    settings: CompareSettings,
+    moments: Callable[[], ClassMoments | None],
+    counts: Any,
+    class_names: Sequence[str] | None,
+    inputs: Mapping[str, Any],
+    progress: Callable[[int], object] | None,
+) -> Comparison:
+    clock = _StepClock()
+    data = open_classifier(logits, labels, settings, moments, counts, class_names)
+    if (train_counts := data.truth.train_counts) is not None:
+        # Every image has one class, so the sum of the counts is the number of images.
+        counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
+    clock.lap("ground truth")
+    inputs = {"moments": data.moments, "counts": counts, **inputs}
+    fitted = fit_methods(methods, data.head, inputs, settings)
+    clock.lap("fit")
+    outcomes = row_outcomes(data.logits, data.truth.labels, fitted.transforms, progress or (lambda rows: None))
+    of_methods = outcomes[: len(fitted.maps)]
+    clock.lap("logits")
+    rows = measure_rows(data, fitted.maps, of_methods)
+    reached = [(strength_values(data, outcome), None) for outcome in outcomes]
+    clock.lap("metrics")
+    drawn: list[Drawn] = [{}] * len(rows)
+    if settings.num_bootstrap:
+        drawn = [*bootstrap_metrics(of_methods, data.truth, settings.num_bootstrap, settings.seed)]
+    clock.lap("bootstrap")
+    return Comparison(
+        rows=_with_differences(rows, drawn, settings.confidence, clock.seconds["logits"] / len(rows)),
+        task=CLASSIFICATION,
+        description=data.truth.describe(),
+        classes=data.classes(),
+        settings=settings,
+        seconds=clock.seconds,
+        notes=data.notes(),
+        provenance=Provenance.now({**data.inputs(), "fitted_from": _names_of(inputs)}),
+        strengths=_strength_points(fitted, reached),
+    )
+
+
+def _names_of(inputs: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in inputs.items() if value is not None]
 
 
 def _strength_points(
-    strengths: Mapping[float, tuple[str, ClassAffine]], measured: Sequence[tuple[LogitMap, StrengthValues]]
+    fitted: FittedMethods, reached: Sequence[tuple[Mapping[str, float], float | None]]
 ) -> tuple[StrengthPoint, ...]:
-    """What each strength reaches: one that is among the methods was measured there."""
+    """What each strength reaches, from what each map reaches: metrics, and the score threshold to use."""
     points = []
-    for strength, (spec, affine) in strengths.items():
-        values, threshold = next(reached for transform, reached in measured if is_same_map(affine, transform))
-        points.append(StrengthPoint(strength, spec, values, threshold))
+    for strength, (spec, affine) in fitted.strengths.items():
+        place = next(place for place, other in enumerate(fitted.transforms) if is_same_map(affine, other))
+        points.append(StrengthPoint(strength, spec, *reached[place]))
     return tuple(points)
 
 

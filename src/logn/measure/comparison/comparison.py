@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
-from logn.base.arrays import DEFAULT_AT
+from logn.base.arrays import DEFAULT_AT, FloatArray
+from logn.base.strict_json import plain_values
 from logn.errors import InputError
 from logn.measure.classification.metrics import ConfusedPair, Reliability
 from logn.measure.detection.bootstrap import Interval
@@ -23,6 +24,7 @@ from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ErrorTypes
 from logn.predictions.detections import DecodeSettings
+from logn.statistics.head import foreground_columns
 from logn.statistics.moments import ClassMoments
 
 DETECTION: str = "detection"
@@ -142,6 +144,22 @@ class EvaluatedClass:
     train_count: float | None = None
     mean: float | None = None
     std: float | None = None
+
+
+def with_training(
+    classes: Sequence[EvaluatedClass], train_counts: FloatArray | None, moments: ClassMoments | None
+) -> tuple[EvaluatedClass, ...]:
+    """The classes with what is known from training."""
+    if train_counts is not None:
+        classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
+    if moments is None:
+        return tuple(classes)
+    foreground = foreground_columns(moments.num_columns, moments.head.background)
+    mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
+    if len(mean) != len(classes):
+        return tuple(classes)
+    columns = zip(classes, plain_values(mean), plain_values(moments.std[foreground]), strict=True)
+    return tuple(replace(entry, mean=middle, std=spread) for entry, middle, spread in columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
+from logn.measure.comparison.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import Spec, checked_inputs, fit, needs, parse
 from logn.methods.recommend import RECOMMENDED
+from logn.methods.sampled_scores import threshold_after
 from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
@@ -45,6 +47,62 @@ def named_methods(methods: Methods) -> dict[str, str | LogitMap]:
     named = dict(methods) if isinstance(methods, Mapping) else {spec: spec for spec in methods}
     named.pop(BASELINE, None)
     return {BASELINE: None, **named}
+
+
+@dataclass(frozen=True)
+class FittedMethods:
+    """The maps of a comparison.
+
+    Args:
+        maps: Of each method by name, the uncorrected model first.
+        strengths: The recommended correction at several strengths, each with its specification.
+        estimates: Of each method the score threshold to use instead of the user's, as `logn correct` prints it; None
+            where training statistics give none.
+    """
+
+    maps: Mapping[str, LogitMap]
+    strengths: Mapping[float, tuple[str, ClassAffine]]
+    estimates: Sequence[float | None]
+
+    @property
+    def others(self) -> list[ClassAffine]:
+        """The maps of strengths that no method has."""
+        maps = self.maps.values()
+        return [affine for _, affine in self.strengths.values() if not any(is_same_map(affine, own) for own in maps)]
+
+    @property
+    def transforms(self) -> list[LogitMap]:
+        """All maps, those of the methods first."""
+        return [*self.maps.values(), *self.others]
+
+
+def fit_methods(
+    methods: Mapping[str, str | LogitMap], head: Head, inputs: Mapping[str, Any], settings: CompareSettings
+) -> FittedMethods:
+    """Fit named methods for the logits of a store, with the user's score threshold where they take one."""
+    allow_mismatch = settings.allow_mismatch
+    maps = {
+        name: map_for_store(
+            name,
+            parse(method).with_options(threshold=settings.at) if isinstance(method, str) else method,
+            head,
+            inputs,
+            allow_mismatch=allow_mismatch,
+        )
+        for name, method in methods.items()
+    }
+    strengths = strength_maps(methods, head, inputs, at=settings.at, allow_mismatch=allow_mismatch)
+    estimates = [
+        _estimated_threshold(transform, head, inputs.get("moments"), settings.at) for transform in maps.values()
+    ]
+    return FittedMethods(maps, strengths, estimates)
+
+
+def _estimated_threshold(transform: LogitMap, head: Head, moments: ClassMoments | None, at: float) -> float | None:
+    if moments is None or not isinstance(transform, ClassAffine):
+        return None
+    estimate = threshold_after(transform, moments, at, activation=str(head.activation))
+    return None if estimate is None else estimate.use
 
 
 def map_for_store(

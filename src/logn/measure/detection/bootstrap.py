@@ -8,9 +8,6 @@ equal number of detections is measured at the number that each draw has: it vari
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import nan_mean
-from logn.base.processes import available_processors, started_processes, work_here
-from logn.errors import warn
+from logn.base.processes import available_processors, work_in_order
 from logn.matching.draws import Counts, Draws
-from logn.matching.match import MatchedDetections
+from logn.matching.outcomes import Outcomes
 from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.drawn_precision import drawn_precision
-from logn.measure.detection.metrics import Ranking, class_shares, count_name
+from logn.measure.detection.metrics import BestDetections, class_shares, count_name
 
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -65,57 +61,57 @@ class Interval:
 
 
 def bootstrap_metrics(
-    matched: MatchedDetections,
+    ranked: Outcomes,
     truth: GroundTruth,
     weights: Counts,
     *,
     groups: Groups | None = None,
-    ranking: Ranking | None = None,
+    best: BestDetections | None = None,
 ) -> dict[str, Floats]:
     """AP, AP50 and what is found at an equal number of detections, `(draws,)` each; most of it also by group.
 
     Args:
-        matched: One method's detections, matched at all overlap thresholds.
+        ranked: One method's detections by class, matched at all overlap thresholds.
         truth: The ground truth.
         weights: `(draws, I)` how often each image was drawn; the same for all methods makes the draws paired.
         groups: `(F,)` "r", "c" or "f" for each class.
-        ranking: All detections, for what is measured at an equal number; None to leave that out.
+        best: For what is measured at an equal number; None to leave that out.
     """
     parts = [
-        _metrics_of_draws(matched, truth, weights[start : start + DRAWS_AT_ONCE], groups, ranking)
+        _metrics_of_draws(ranked, truth, weights[start : start + DRAWS_AT_ONCE], groups, best)
         for start in range(0, len(weights), DRAWS_AT_ONCE)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _metrics_of_draws(
-    matched: MatchedDetections,
+    ranked: Outcomes,
     truth: GroundTruth,
     weights: Counts,
     groups: Groups | None,
-    ranking: Ranking | None,
+    best: BestDetections | None,
 ) -> dict[str, Floats]:
     # Small numbers in a small type: the weights of an image are read for each of its detections.
     by_image = np.ascontiguousarray(weights.T, np.min_scalar_type(weights.max(initial=0)))
     wanted = np.flatnonzero(~truth.crowd)
     boxes = _per_class(truth.labels[wanted], truth.image_index[wanted], truth.num_classes, by_image)
     mean, first = np.zeros(boxes.shape), np.zeros(boxes.shape)
-    for label, of_thresholds, of_first in drawn_precision(matched, by_image, boxes):
+    for label, of_thresholds, of_first in drawn_precision(ranked, by_image, boxes):
         mean[label], first[label] = of_thresholds, of_first
     mean[boxes == 0], first[boxes == 0] = np.nan, np.nan
     members = group_members(groups, truth.num_classes)
     result = {f"AP{group}": nan_mean(mean[classes], axis=0) for group, classes in members.items()}
     result["AP50"] = nan_mean(first, axis=0)
-    if ranking is not None:
+    if best is not None:
         keys = truth.image_index[wanted] * truth.num_classes + truth.labels[wanted]
         images_with = np.bincount(np.unique(keys) % truth.num_classes, minlength=truth.num_classes)
-        for at, stops in _stops(ranking, by_image).items():
-            result |= _at_count(ranking, at, stops, by_image, boxes, images_with, members)
+        for at, stops in _stops(best, by_image).items():
+            result |= _at_count(best.outcomes, at, stops, by_image, boxes, images_with, members)
     return result
 
 
 def _at_count(
-    ranking: Ranking,
+    ranked: Outcomes,
     at: float,
     stops: Index,
     by_image: npt.NDArray[Any],
@@ -124,7 +120,7 @@ def _at_count(
     members: Mapping[str, npt.NDArray[np.bool_]],
 ) -> dict[str, Floats]:
     """What the first so many detections of each draw find."""
-    hits, alarms = (_first_of_class(ranking, marks, stops, by_image, len(boxes)) for marks in ranking.outcomes)
+    hits, alarms = (_first_of_class(ranked, marks, stops, by_image) for marks in (ranked.hits, ranked.alarms))
     means = {name: _widened(share, images_with) for name, share in class_shares(hits, alarms, boxes).items()}
     values: dict[str, Floats] = {count_name(name, at): nan_mean(share, axis=0) for name, share in means.items()}
     for group, classes in members.items():
@@ -134,24 +130,24 @@ def _at_count(
     return values
 
 
-def _stops(ranking: Ranking, by_image: npt.NDArray[Any]) -> dict[float, Index]:
+def _stops(best: BestDetections, by_image: npt.NDArray[Any]) -> dict[float, Index]:
     """`(draws,)` how many of the ranking make up the number of detections that the uncorrected model has in each draw.
 
     Detections are counted in blocks of the ranking; in the block that the number ends in, one by one.
     """
-    images, (num_images, draws) = ranking.image_index, by_image.shape
+    images, (num_images, draws) = best.outcomes.image.astype(np.int64), by_image.shape
     if not len(images):
-        return dict.fromkeys(ranking.wanted, np.zeros(draws, np.int64))
+        return dict.fromkeys(best.wanted, np.zeros(draws, np.int64))
     bounds = np.linspace(0, len(images), BLOCKS + 1).astype(np.int64)
     block = np.repeat(np.arange(BLOCKS), np.diff(bounds))
     per_block = np.bincount(block * num_images + images, minlength=BLOCKS * num_images).reshape(BLOCKS, num_images)
-    rows = np.vstack([per_block, *ranking.wanted.values()]).astype(np.float64)
+    rows = np.vstack([per_block, *best.wanted.values()]).astype(np.float64)
     at_once = 1 + NUMBERS_AT_ONCE // num_images
     parts = [rows @ by_image[:, start : start + at_once].astype(np.float64) for start in range(0, draws, at_once)]
     sums = np.hstack(parts).astype(np.int64)
     up_to = np.vstack([np.zeros((1, draws), np.int64), np.cumsum(sums[:BLOCKS], axis=0)])
     stops, draw = {}, np.arange(draws)
-    for at, wanted in zip(ranking.wanted, sums[BLOCKS:], strict=True):
+    for at, wanted in zip(best.wanted, sums[BLOCKS:], strict=True):
         full = np.minimum((up_to[1:] < wanted).sum(axis=0), BLOCKS - 1)
         places = np.minimum(bounds[full] + np.arange(np.diff(bounds).max())[:, None], len(images) - 1)
         weights = by_image[images[places], draw]
@@ -160,16 +156,14 @@ def _stops(ranking: Ranking, by_image: npt.NDArray[Any]) -> dict[float, Index]:
     return stops
 
 
-def _first_of_class(
-    ranking: Ranking, marks: npt.NDArray[np.bool_], stops: Index, by_image: npt.NDArray[Any], num_classes: int
-) -> Counts:
+def _first_of_class(ranked: Outcomes, marks: npt.NDArray[np.bool_], stops: Index, by_image: npt.NDArray[Any]) -> Counts:
     """Weight of the marked detections of each class among the first so many of each draw, `(F, draws)`."""
     rows = np.flatnonzero(marks)
     some, many = np.searchsorted(rows, [stops.min(), stops.max()])
     always, at_times = rows[:some], rows[some:many]
-    total = _per_class(ranking.labels[always], ranking.image_index[always], num_classes, by_image)
+    total = _per_class(ranked.label[always], ranked.image[always], ranked.num_classes, by_image)
     for row in at_times.tolist():
-        total[ranking.labels[row]] += np.where(row < stops, by_image[ranking.image_index[row]], 0)
+        total[ranked.label[row]] += np.where(row < stops, by_image[ranked.image[row]], 0)
     return total
 
 
@@ -246,18 +240,18 @@ class DrawnMethod:
     """What is drawn of one method.
 
     Args:
-        boxes: Its detections, matched by boxes.
+        boxes: Its detections by class, matched by boxes.
         masks: The same, matched by masks; None without masks.
-        ranking: All detections, for what is measured at an equal number of them.
+        best: For what is measured at an equal number of them.
     """
 
-    boxes: MatchedDetections
-    masks: MatchedDetections | None = None
-    ranking: Ranking | None = None
+    boxes: Outcomes
+    masks: Outcomes | None = None
+    best: BestDetections | None = None
 
     def metrics(self, truth: GroundTruth, weights: Counts, groups: Groups | None) -> dict[str, Floats]:
         """All metrics over the draws; those of masks end in "-mask"."""
-        drawn = bootstrap_metrics(self.boxes, truth, weights, groups=groups, ranking=self.ranking)
+        drawn = bootstrap_metrics(self.boxes, truth, weights, groups=groups, best=self.best)
         if self.masks is not None:
             of_masks = bootstrap_metrics(self.masks, truth, weights, groups=groups)
             drawn |= {f"{name}-mask": values for name, values in of_masks.items()}
@@ -287,35 +281,15 @@ def draw_methods(
         processes: How many processes draw; None for as many as there are processors, where there is enough to do. The
             result does not depend on it.
     """
-    work = num_bootstrap * sum(len(method.boxes.labels) for method in methods)
+    work = num_bootstrap * sum(len(method.boxes) for method in methods)
     number = processes or (min(available_processors(), len(methods)) if work >= _ENOUGH else 1)
     # Draws look at images, classes and crowds of the boxes only; the rest would be sent for nothing.
     small = replace(truth, images=(), outlines=None, verified=None, not_exhaustive=None)
     prepare = partial(_prepare, Draws(truth.num_images, num_bootstrap, seed), small, groups)
-    if number > 1 and (drawn := _in_processes(prepare, methods, number)) is not None:
-        return drawn
-    with ThreadPoolExecutor(available_processors()) as pool:
-        return list(pool.map(prepare(), methods))
+    return list(work_in_order(prepare, methods, processes=number, noun="bootstrap"))
 
 
 def _prepare(draws: Draws, truth: GroundTruth, groups: Groups | None) -> _Drawing:
     """What draws a method; each process makes the counts anew, which takes less than sending them."""
     weights = draws.counts()
     return lambda method: method.metrics(truth, weights, groups)
-
-
-def _in_processes(
-    prepare: Callable[[], _Drawing], methods: Sequence[DrawnMethod], number: int
-) -> list[dict[str, Floats]] | None:
-    """What `draw_methods` gives; None where there can be no processes, or one was killed."""
-    try:
-        with ExitStack() as stack:
-            pool = started_processes(stack, number, prepare)
-            slim = [replace(method, boxes=replace(method.boxes, pairs=None)) for method in methods]
-            return None if pool is None else list(pool.map(work_here, slim))
-    except BrokenProcessPool:
-        warn(
-            f"One of the {number} bootstrap processes was killed, probably because memory ran out. All draws are made "
-            "again in this process: slower, with the same result."
-        )
-        return None

@@ -15,7 +15,7 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
-from logn.matching.match import MatchedDetections
+from logn.matching.outcomes import Outcomes, unpack
 from logn.measure.detection.metrics import RECALL_THRESHOLDS
 
 Floats = npt.NDArray[np.float64]
@@ -35,17 +35,15 @@ MISSED_POINTS: Marks = np.arange(101) / 100 < RECALL_THRESHOLDS
 MISSED_WITH = np.unique([100 // gcd(100, int(point)) for point in np.flatnonzero(MISSED_POINTS)])
 
 
-def drawn_precision(
-    matched: MatchedDetections, weights: Weights, boxes: Counts
-) -> Iterator[tuple[int, Floats, Floats]]:
+def drawn_precision(ranked: Outcomes, weights: Weights, boxes: Counts) -> Iterator[tuple[int, Floats, Floats]]:
     """Each class that has a hit, with its AP in every draw: the mean over the thresholds, and at the first of them.
 
     Args:
-        matched: One method's detections, matched at all overlap thresholds.
+        ranked: One method's detections by class, matched at all overlap thresholds.
         weights: `(I, draws)` how often each image was drawn.
         boxes: `(F, draws)` of each class.
     """
-    ends = EndsOfRuns.of(matched)
+    ends = EndsOfRuns.of(ranked)
     hits, always, at_times = (RunningSums(weights, images) for images in (ends.hits, ends.always, ends.at_times))
     recall = RecallCurves(weights.shape[1])
     for label, rows, times in ends.by_class():
@@ -94,31 +92,32 @@ class EndsOfRuns:
     times: Index
 
     @classmethod
-    def of(cls, matched: MatchedDetections) -> EndsOfRuns:
+    def of(cls, ranked: Outcomes) -> EndsOfRuns:
         """The ends of the runs of one method."""
-        number, size = matched.correct.shape
-        correct, labels = matched.correct & matched.counted, matched.labels
-        times = _times(labels, correct, matched.counted)
+        right, counted = (unpack(bits, len(ranked.thresholds)) for bits in (ranked.right, ranked.counted))
+        number, size = right.shape
+        correct, labels, images = right & counted, ranked.label.astype(np.int64), ranked.image
+        times = _times(labels, correct, counted)
         # One number says class, threshold and rank.
         hits = _keys(labels, correct, times)
-        rank = np.cumsum(matched.counted, axis=1, dtype=np.int32)[hits // size % number, hits % size]
+        rank = np.cumsum(counted, axis=1, dtype=np.int32)[hits // size % number, hits % size]
         is_end = np.append((np.diff(rank) != 1) | (np.diff(hits // size) != 0), True)[: len(hits)]
         ends = hits[is_end]
         # What comes behind the last end has no say.
         last_row = np.full(len(times), -1)
         np.maximum.at(last_row, ends // size // number, ends % size)
-        always = np.all(matched.counted, axis=0) & (np.arange(size) <= last_row[labels])
-        at_times = _keys(labels, matched.counted & ~always, times)
+        always = np.all(counted, axis=0) & (np.arange(size) <= last_row[labels])
+        at_times = _keys(labels, counted & ~always, times)
         next_end = np.append(ends, -1)[np.searchsorted(ends, at_times)]
         at_times = at_times[next_end // size == at_times // size]
         return cls(
             labels=ends // size // number,
             thresholds=ends // size % number,
-            hits=matched.image_index[hits % size],
+            hits=images[hits % size],
             num_hits=np.flatnonzero(is_end) + 1,
-            always=matched.image_index[always],
+            always=images[always],
             num_always=np.cumsum(always)[ends % size],
-            at_times=matched.image_index[at_times % size],
+            at_times=images[at_times % size],
             num_at_times=np.searchsorted(at_times, ends, side="right"),
             times=times,
         )

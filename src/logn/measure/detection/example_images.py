@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from logn.base.boxes import box_iou
 from logn.data.masks import outline_of
-from logn.matching.match import Marks, MatchedDetections
+from logn.matching.outcomes import Index, Marks, Outcomes
 from logn.matching.truth import GroundTruth, Groups
-from logn.predictions.detections import Detections
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
 RARE, FOUND, LOST, ALARMS = "Rare objects found", "Objects found", "Objects lost", "False alarms added"
@@ -64,45 +63,38 @@ class GalleryImage:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcomes:
-    """Detections with what became of each at an overlap of one half; all arrays are in their order.
+class ShownDetections:
+    """Detections above a threshold, of the images that the report looks at; arrays are in the order of the outcomes.
 
     Args:
-        detections: The detections, best first within each image.
-        box: `(D,)` the annotated box that it found, or -1.
-        judged: `(D,)` False where it is neither right nor wrong: its class was not verified in the image, or the
-            objects of the class are not all annotated there.
-        masks: `(D,)` its mask, run-length encoded; None without masks.
+        outcomes: What became of each.
+        boxes: `(D, 4)` corners in pixels.
+        masks: `(D,)` run-length encoded mask of each; None without masks.
+        images: The images that have any detection.
     """
 
-    detections: Detections
-    box: npt.NDArray[np.intp]
-    judged: Marks
-    masks: npt.NDArray[np.object_] | None = None
+    outcomes: Outcomes
+    boxes: npt.NDArray[np.float32]
+    masks: npt.NDArray[np.object_] | None
+    images: Index
 
     @classmethod
     def of(
-        cls, detections: Detections, matched: MatchedDetections, masks: npt.NDArray[np.object_] | None = None
-    ) -> Outcomes:
-        """What the matching says of each detection."""
-        box, judged = np.full(len(detections), -1), np.zeros(len(detections), bool)
-        box[matched.rows], judged[matched.rows] = matched.box, matched.counted[0]
-        return cls(detections, box, judged, masks)
+        cls,
+        outcomes: Outcomes,
+        boxes: npt.NDArray[np.float32],
+        threshold: float,
+        masks: npt.NDArray[np.object_] | None = None,
+    ) -> ShownDetections:
+        """Keep those above a threshold; stronger detections choose first, so weaker ones change nothing."""
+        kept = outcomes.score > threshold
+        masks = None if masks is None else masks[kept]
+        return cls(outcomes.take(kept), boxes[kept], masks, np.unique(outcomes.image).astype(np.intp))
 
-    @property
-    def is_false_alarm(self) -> Marks:
-        """`(D,)` whether it is wrong."""
-        return (self.box < 0) & self.judged
-
-    def take(self, kept: Marks) -> Outcomes:
-        """Keep those that the mask names; stronger detections choose first, so weaker ones change nothing."""
-        masks = None if self.masks is None else self.masks[kept]
-        return Outcomes(self.detections.take(kept), self.box[kept], self.judged[kept], masks)
-
-    def found(self, num_boxes: int) -> Marks:
-        """`(G,)` which annotated boxes were found."""
-        mask = np.zeros(num_boxes, bool)
-        mask[self.box[self.box >= 0]] = True
+    def found(self, num_objects: int) -> Marks:
+        """`(G,)` which annotated objects were found."""
+        mask = np.zeros(num_objects, bool)
+        mask[self.outcomes.object[self.outcomes.object >= 0]] = True
         return mask
 
 
@@ -116,9 +108,8 @@ def rare_classes(truth: GroundTruth, groups: Groups | None) -> Marks:
 
 def choose_images(
     truth: GroundTruth,
-    before: Outcomes,
-    after: Outcomes,
-    thresholds: tuple[float, float],
+    before: ShownDetections,
+    after: ShownDetections,
     rare: Marks,
     *,
     each: int = 4,
@@ -132,15 +123,11 @@ def choose_images(
         truth: The ground truth.
         before: Of the uncorrected model, on the images to choose from.
         after: Of the corrected one.
-        thresholds: Scores above which detections are shown, before and after.
         rare: `(F,)` which classes are rare; all of them where that is unknown.
         each: Images per part.
     """
-    sides = tuple(
-        side.take(side.detections.scores > threshold)
-        for side, threshold in zip((before, after), thresholds, strict=True)
-    )
-    looked_at = np.union1d(before.detections.image_index, after.detections.image_index)
+    sides = before, after
+    looked_at = np.union1d(before.images, after.images)
     chosen: list[GalleryImage] = []
     for part, amounts in _amounts(truth, sides, rare).items():
         used = {image.image_index for image in chosen}
@@ -152,7 +139,7 @@ def choose_images(
     return tuple(chosen)
 
 
-def _amounts(truth: GroundTruth, sides: Sequence[Outcomes], rare: Marks) -> dict[str, npt.NDArray[np.int64]]:
+def _amounts(truth: GroundTruth, sides: Sequence[ShownDetections], rare: Marks) -> dict[str, npt.NDArray[np.int64]]:
     """Per image: objects found only after, objects found only before, added false alarms, and all objects found."""
     before, after = (side.found(len(truth.labels)) for side in sides)
     gained = after & ~before
@@ -162,7 +149,7 @@ def _amounts(truth: GroundTruth, sides: Sequence[Outcomes], rare: Marks) -> dict
     def count(indices: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         return np.bincount(indices, minlength=truth.num_images)
 
-    alarms = [count(side.detections.image_index[side.is_false_alarm]) for side in sides]
+    alarms = [count(side.outcomes.image[side.outcomes.alarms]) for side in sides]
     return {
         part: count(truth.image_index[gained_rare if part == RARE else gained]),
         LOST: count(truth.image_index[before & ~after]),
@@ -171,7 +158,7 @@ def _amounts(truth: GroundTruth, sides: Sequence[Outcomes], rare: Marks) -> dict
     }
 
 
-def _image(truth: GroundTruth, sides: Sequence[Outcomes], part: str, index: int, amount: int) -> GalleryImage:
+def _image(truth: GroundTruth, sides: Sequence[ShownDetections], part: str, index: int, amount: int) -> GalleryImage:
     found = [side.found(len(truth.labels)) for side in sides]
     views = [_marks(truth, sides[side], index, found[side], found[1 - side]) for side in (0, 1)]
     # A false alarm is new where the other view has none of that class at nearly the same place.
@@ -181,21 +168,24 @@ def _image(truth: GroundTruth, sides: Sequence[Outcomes], part: str, index: int,
     return GalleryImage(part, amount, index, image.id, before, after, image.names, size)
 
 
-def _marks(truth: GroundTruth, side: Outcomes, index: int, found: Marks, found_by_other: Marks) -> tuple[Mark, ...]:
+def _marks(
+    truth: GroundTruth, side: ShownDetections, index: int, is_found: Marks, is_found_by_other: Marks
+) -> tuple[Mark, ...]:
     marks = []
-    for box in np.flatnonzero((truth.image_index == index) & ~truth.crowd & ~found):
-        x, y, width, height = truth.boxes[box].tolist()
+    for row in np.flatnonzero((truth.image_index == index) & ~truth.crowd & ~is_found):
+        x, y, width, height = truth.boxes[row].tolist()
         corners = (x, y, x + width, y + height)
-        outline = "" if side.masks is None else outline_of(truth.masks[box])
-        changed = bool(found_by_other[box])
-        marks.append(Mark("missed", corners, int(truth.labels[box]), changed=changed, outline=outline))
-    for row in np.flatnonzero(side.detections.image_index == index):
-        hit = side.box[row] >= 0
-        kind = "hit" if hit else "alarm" if side.judged[row] else "unjudged"
-        left, top, right, bottom = side.detections.boxes[row].tolist()
-        label, score = int(side.detections.labels[row]), float(side.detections.scores[row])
-        changed = bool(hit and not found_by_other[side.box[row]])
+        outline = "" if side.masks is None else outline_of(truth.masks[row])
+        changed = bool(is_found_by_other[row])
+        marks.append(Mark("missed", corners, int(truth.labels[row]), changed=changed, outline=outline))
+    outcomes, alarms = side.outcomes, side.outcomes.alarms
+    for row in np.flatnonzero(outcomes.image == index):
+        hit = outcomes.object[row] >= 0
+        kind = "hit" if hit else "alarm" if alarms[row] else "unjudged"
+        left, top, right, bottom = side.boxes[row].tolist()
+        changed = bool(hit and not is_found_by_other[outcomes.object[row]])
         outline = "" if side.masks is None else outline_of(side.masks[row])
+        label, score = int(outcomes.label[row]), float(outcomes.score[row])
         marks.append(Mark(kind, (left, top, right, bottom), label, score, changed=changed, outline=outline))
     return tuple(marks)
 

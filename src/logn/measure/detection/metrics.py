@@ -6,7 +6,7 @@ Each number carries the protocol it was made under: without it two numbers canno
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,16 @@ import numpy.typing as npt
 
 from logn import __version__
 from logn.base.arrays import DEFAULT_AT, nan_mean, ratio
-from logn.matching.match import Floats, Index, Marks, MatchedDetections, match_detections
-from logn.matching.truth import GroundTruth, Groups, group_members, mean_per_group
+from logn.matching.match import match_sizes
+from logn.matching.outcomes import Floats, Index, Marks, Outcomes, unpack
+from logn.matching.truth import SIZES, GroundTruth, Groups, group_members, mean_per_group
 from logn.methods.sampled_scores import matching_threshold
-from logn.predictions.detections import LVIS_CAP, Detections, Skipped
+from logn.predictions.detections import LVIS_CAP, Detections
 from logn.thresholds.scored_detections import shares
 
 COCO_CAP = 100
 # The same floats as the reference evaluators use: at exact equality the last bit decides.
 RECALL_THRESHOLDS: Floats = np.linspace(0.0, 1.0, 101)
-# Areas in pixels of small, medium and large objects.
-SIZES = {"s": (0.0, 32.0**2), "m": (32.0**2, 96.0**2), "l": (96.0**2, 1e10)}
 BINS = 15
 # Score thresholds of the uncorrected model, of which the counts are taken, besides the user's own.
 COUNTED_AT = (0.5, DEFAULT_AT, 0.05)
@@ -208,89 +207,80 @@ def evaluate_detections(
     # The limits come before the federated filter: what is filtered out has used up the budget.
     rows = rows_within_limits(detections, protocol)
     kept = None if masks is None else [masks[row] for row in rows.tolist()]
-    return average_precision(match_detections(detections.take(rows), truth, masks=kept), truth, protocol, groups)
+    outcomes, by_size = match_sizes(detections.take(rows), truth, masks=kept)
+    return average_precision(outcomes.by_class(truth), by_size.by_class(truth), protocol, groups)
 
 
 def average_precision(
-    matched: MatchedDetections, truth: GroundTruth, protocol: EvaluationProtocol, groups: Groups | None = None
+    ranked: Outcomes, by_size: Outcomes, protocol: EvaluationProtocol, groups: Groups | None = None
 ) -> DetectionMetrics:
-    """AP over all overlaps and classes, at two overlaps, and by size and group."""
-    precision = _precision(matched.labels, matched.correct, matched.counted, truth.boxes_per_class)
+    """AP over all overlaps and classes, at two overlaps, and by size and group.
+
+    Args:
+        ranked: Outcomes by class.
+        by_size: Outcomes of small, medium and large objects by class, as `match_sizes` gives them.
+        protocol: How they were made.
+        groups: `(F,)` "r", "c" or "f" for each class.
+    """
+    precision = _precision(ranked)
     per_class = precision.mean(axis=0)
     of_groups = mean_per_group(per_class, groups)
+    of_sizes = nan_mean(_precision(by_size).mean(axis=0).reshape(len(SIZES), -1))
     values = {
         "AP": of_groups.pop(""),
         "AP50": float(nan_mean(precision[0])),
         "AP75": float(nan_mean(precision[5])),
-        **{f"AP{size}": _precision_of_size(matched, truth, *SIZES[size]) for size in SIZES},
+        **{f"AP{size}": float(value) for size, value in zip(SIZES, of_sizes, strict=True)},
         **{f"AP{group}": value for group, value in of_groups.items()},
     }
     return DetectionMetrics(values, per_class, protocol)
 
 
-def _precision(labels: npt.NDArray[Any], correct: Marks, counted: Marks, boxes: npt.NDArray[Any]) -> Floats:
+def _precision(ranked: Outcomes) -> Floats:
     """AP per overlap threshold and class."""
-    pairs = zip(correct, counted, strict=True)
-    return np.stack([average_precision_per_class(labels, right, counts, boxes) for right, counts in pairs])
+    right, counted = (unpack(bits, len(ranked.thresholds)) for bits in (ranked.right, ranked.counted))
+    levels = zip(right, counted, strict=True)
+    return np.stack([average_precision_per_class(ranked.label, *marks, ranked.num_objects) for marks in levels])
 
 
-def _precision_of_size(matched: MatchedDetections, truth: GroundTruth, low: float, high: float) -> float:
-    """AP of the objects of some sizes: boxes of other sizes, and detections of other sizes without one, are ignored."""
-    if matched.pairs is None:
-        return float("nan")
-    areas = matched.pairs.areas
-    ignored = truth.crowd | (truth.areas < low) | (truth.areas > high)
-    excused = matched.pairs.excused | (areas < low) | (areas > high)
-    correct, counted, _ = matched.pairs.outcomes(truth, ignored, excused)
-    boxes = np.bincount(truth.labels[~ignored], minlength=truth.num_classes)
-    return float(nan_mean(_precision(matched.labels, correct, counted, boxes).mean(axis=0)))
-
-
-def average_precision_pool(
-    matched: MatchedDetections, truth: GroundTruth, *, groups: Groups | None = None
-) -> dict[str, float]:
+def average_precision_pool(ranked: Outcomes, *, groups: Groups | None = None) -> dict[str, float]:
     """Rank the detections of all classes together, matched within their class as ever.
 
     "AP-Pool" is over all classes; "APr-Pool" and so on are rankings of a group of their own.
     """
-    members = group_members(groups, truth.num_classes)
-    return {f"AP{group}-Pool": _pooled(matched, truth, classes) for group, classes in members.items()}
+    members = group_members(groups, ranked.num_classes)
+    return {f"AP{group}-Pool": _pooled(ranked, classes) for group, classes in members.items()}
 
 
-def _pooled(matched: MatchedDetections, truth: GroundTruth, classes: Any) -> float:
-    rows = np.flatnonzero(classes[matched.labels])
-    rows = rows[np.argsort(-matched.scores[rows], kind="stable")]
-    together = np.zeros(len(rows), np.intp)
-    boxes = np.array([truth.boxes_per_class[classes].sum()])
-    values = [
-        average_precision_per_class(together, correct[rows], counted[rows], boxes)[0]
-        for correct, counted in zip(matched.correct, matched.counted, strict=True)
-    ]
-    return float(np.mean(values))
+def _pooled(ranked: Outcomes, classes: Marks) -> float:
+    rows = np.flatnonzero(classes[ranked.label])
+    rows = rows[np.argsort(-ranked.score[rows], kind="stable")]
+    as_one = np.zeros(len(rows), np.int32), np.array([ranked.num_objects[classes].sum()])
+    together = replace(ranked.take(rows), label=as_one[0], num_objects=as_one[1])
+    return float(_precision(together).mean())
 
 
-def calibration_error(
-    matched: MatchedDetections, *, groups: Groups | None = None, bins: int = BINS
-) -> dict[str, float]:
+def calibration_error(ranked: Outcomes, *, groups: Groups | None = None, bins: int = BINS) -> dict[str, float]:
     """Expected calibration error of the counted detections at the first overlap threshold (0.5).
 
     Scores fall into `bins` bins of equal width; the error is the mean distance of score and share of hits, weighted
     by the detections in a bin. "ECE" is over all classes, "ECEr", "ECEc" and "ECEf" over a group; NaN for none.
 
     Example:
-        >>> sure = MatchedDetections(np.arange(4), np.zeros(4, int), np.zeros(4, int), np.full(4, 0.9),
-        ...     np.array([[True, True, True, False]]), np.ones((1, 4), bool), np.arange(4))
+        >>> sure = Outcomes(np.zeros(4, int), np.zeros(4, int), np.full(4, 0.9), np.array([1, 1, 1, 0], np.uint16),
+        ...     np.ones(4, np.uint16), np.arange(4), np.array([4]), np.array([0.5]))
         >>> round(calibration_error(sure)["ECE"], 3)
         0.15
     """
-    members = group_members(groups, int(matched.labels.max(initial=0)) + 1)
-    gap = matched.scores - matched.correct[0]
-    bin_index = np.minimum((matched.scores * bins).astype(np.intp), bins - 1)
-    counted = {f"ECE{group}": classes[matched.labels] & matched.counted[0] for group, classes in members.items()}
-    return {
-        name: float(ratio(np.abs(np.bincount(bin_index[rows], gap[rows])).sum(), rows.sum()))
-        for name, rows in counted.items()
-    }
+    score = ranked.score.astype(np.float64)
+    gap = score - ranked.hits
+    bin_index = np.minimum((score * bins).astype(np.intp), bins - 1)
+    counted = ranked.hits | ranked.alarms
+    errors = {}
+    for group, classes in group_members(groups, ranked.num_classes).items():
+        rows = classes[ranked.label] & counted
+        errors[f"ECE{group}"] = float(ratio(np.abs(np.bincount(bin_index[rows], gap[rows])).sum(), rows.sum()))
+    return errors
 
 
 def count_name(metric: str, at: float, group: str = "") -> str:
@@ -350,67 +340,26 @@ class RecallAtCount:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
-    """The best detections of all images, whatever their class, in the order of their scores.
-
-    Ties: lowest image id, then those that are evaluated.
+class BestDetections:
+    """The best detections of all images, and how many of them are looked at.
 
     Args:
-        image_index: `(R,)` image of each.
-        labels: `(R,)` class of each.
-        right: `(R,)` whether it found an object.
-        wrong: `(R,)` whether it is a false alarm; one that nobody looked for is neither.
-        wanted: `(I,)` how many detections the uncorrected model has in each image, by its threshold.
+        outcomes: Whatever their class, in the order of their scores.
+        wanted: `(I,)` how many detections the uncorrected model has in each image above a threshold, by the threshold.
     """
 
-    image_index: npt.NDArray[np.int32]
-    labels: npt.NDArray[np.int32]
-    right: Marks
-    wrong: Marks
+    outcomes: Outcomes
     wanted: Mapping[float, Index]
 
-    @property
-    def outcomes(self) -> tuple[Marks, Marks]:
-        """Right and wrong."""
-        return self.right, self.wrong
-
     @classmethod
-    def of(
-        cls, matched: MatchedDetections, skipped: Skipped, wanted: Mapping[float, Index], truth: GroundTruth
-    ) -> Ranking:
-        """Rank the detections that are evaluated, matched at an overlap of one half first, and the others."""
-        scores = np.concatenate([matched.scores, skipped.scores])
-        images = np.concatenate([matched.image_index, skipped.image_index])
-        # An evaluated detection stands where it stands in its image, all others behind it.
-        place = np.concatenate([matched.rows, np.full(len(skipped.scores), np.iinfo(np.intp).max)])
-        most = most_ranked(wanted)
-        rows = np.arange(len(scores))
-        if most < len(scores):
-            rows = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
-        rows = rows[np.lexsort((place[rows], truth.image_ids[images[rows]], -scores[rows]))]
-        nobody = np.zeros(len(skipped.scores), bool)
-        right = np.append(matched.correct[0], nobody)[rows]
-        wrong = np.append(matched.counted[0] & ~matched.correct[0], nobody)[rows]
-        labels = np.concatenate([matched.labels, skipped.labels])[rows]
-        return cls(images[rows].astype(np.int32), labels.astype(np.int32), right, wrong, wanted)
+    def of(cls, outcomes: Outcomes, wanted: Mapping[float, Index], truth: GroundTruth) -> BestDetections:
+        """As many as a draw of the images may want, which varies around what all have."""
+        return cls(outcomes.first(2 * int(max(counts.sum() for counts in wanted.values())) + 1000, truth), wanted)
 
 
-def most_ranked(wanted: Mapping[float, Index]) -> int:
-    """How many detections are ranked: as many as a draw of the images may want, which varies around what all have."""
-    return 2 * int(max(counts.sum() for counts in wanted.values())) + 1000
-
-
-def counts_per_image(
-    image_index: npt.NDArray[Any], scores: npt.NDArray[np.floating], thresholds: Iterable[float], num_images: int
-) -> dict[float, Index]:
-    """How many scores of each image are above each threshold.
-
-    Example:
-        >>> counts = counts_per_image(np.array([0, 0, 1]), np.array([0.6, 0.5, 0.1]), (0.5, 0.05), 2)
-        >>> {at: of_images.tolist() for at, of_images in counts.items()}
-        {0.5: [1, 0], 0.05: [2, 1]}
-    """
-    return {at: np.bincount(image_index[scores > at], minlength=num_images) for at in thresholds}
+def counts_per_image(outcomes: Outcomes, thresholds: Iterable[float], num_images: int) -> dict[float, Index]:
+    """How many detections of each image have a score above each threshold."""
+    return {at: np.bincount(outcomes.image[outcomes.score > at], minlength=num_images) for at in thresholds}
 
 
 def class_shares(hits: npt.NDArray[Any], alarms: npt.NDArray[Any], objects: npt.NDArray[Any]) -> dict[str, Floats]:
@@ -425,39 +374,42 @@ def class_shares(hits: npt.NDArray[Any], alarms: npt.NDArray[Any], objects: npt.
 
 
 def recall_at_count(
-    ranking: Ranking, scores: npt.NDArray[np.floating], truth: GroundTruth, groups: Groups | None
+    best: BestDetections, scores: npt.NDArray[np.floating[Any]], groups: Groups | None
 ) -> dict[float, RecallAtCount]:
     """What is found by the best detections of all images, as many as the uncorrected model has, by its threshold.
 
     Args:
-        ranking: The detections.
+        best: The detections.
         scores: All of them, in any order.
-        truth: The ground truth.
         groups: `(F,)` "r", "c" or "f" for each class; None when unknown.
     """
-    points, objects = {}, truth.boxes_per_class
-    members = group_members(groups, truth.num_classes)
-    for at, wanted in ranking.wanted.items():
+    ranked, objects = best.outcomes, best.outcomes.num_objects
+    members = group_members(groups, ranked.num_classes)
+    scores = scores.astype(np.float64)
+    points = {}
+    for at, wanted in best.wanted.items():
         count = int(wanted.sum())
         hits, alarms = (
-            np.bincount(ranking.labels[:count][marks[:count]], minlength=truth.num_classes)
-            for marks in ranking.outcomes
+            np.bincount(ranked.label[:count][marks[:count]], minlength=ranked.num_classes)
+            for marks in (ranked.hits, ranked.alarms)
         )
         share = class_shares(hits, alarms, objects)
         recall = mean_per_group(share["recall"], groups)
-        found, wrong = ({group: int(of[classes].sum()) for group, classes in members.items()} for of in (hits, alarms))
+        hits_in, alarms_in = (
+            {group: int(numbers[classes].sum()) for group, classes in members.items()} for numbers in (hits, alarms)
+        )
         points[at] = RecallAtCount(
             at=at,
             detections=min(count, len(scores)),
             threshold=matching_threshold(scores, count, at),
-            found=found.pop(""),
+            found=hits_in.pop(""),
             objects=int(objects.sum()),
             recall=recall.pop(""),
             precision=float(nan_mean(share["precision"])),
             f1=float(nan_mean(share["F1"])),
-            false_alarms=wrong.pop(""),
+            false_alarms=alarms_in.pop(""),
             groups=recall,
-            found_in=found,
-            false_alarms_in=wrong,
+            found_in=hits_in,
+            false_alarms_in=alarms_in,
         )
     return points

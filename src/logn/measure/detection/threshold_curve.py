@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from logn.base.arrays import DEFAULT_AT, sigmoid
-from logn.matching.match import MatchedDetections
+from logn.matching.outcomes import Outcomes
 from logn.matching.truth import GroundTruth
 from logn.methods.sampled_scores import NewThreshold, is_about
 from logn.thresholds.choose import Goal, choose_common
@@ -51,14 +51,14 @@ class ThresholdCurve:
     @classmethod
     def of(
         cls,
-        matched: MatchedDetections,
+        outcomes: Outcomes,
         truth: GroundTruth,
         at: float = DEFAULT_AT,
         use: float | None = None,
         estimated: float | None = None,
     ) -> ThresholdCurve:
         """Count what was matched at the first overlap, which is one half; `use` is `at` by default."""
-        scored = ScoredDetections.of(matched, truth)
+        scored = ScoredDetections.of(outcomes, truth)
         once = DrawnDetections.once(scored)
         use = at if use is None else use
         found, false_alarms = (tuple(counts[:, 0].tolist()) for counts in once.curve((*_GRID, at, use)))

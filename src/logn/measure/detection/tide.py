@@ -7,7 +7,7 @@ given per frequency group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import nan_mean
-from logn.matching.match import Index, MatchedDetections, joined_pairs, overlaps
+from logn.matching.match import joined_pairs, overlaps
+from logn.matching.outcomes import Index, Outcomes
 from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.metrics import average_precision_per_class
 from logn.predictions.detections import Detections
@@ -25,7 +26,6 @@ SPECIAL_ERRORS = ("FP", "FN")
 FOREGROUND_IOU, BACKGROUND_IOU = 0.5, 0.1
 # TIDE's own recall points, which differ from the LVIS ones in the last bit.
 TIDE_RECALLS: npt.NDArray[np.float64] = np.arange(101) / 100
-IMAGES_AT_ONCE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,124 +46,132 @@ class ErrorTypes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Diagnosis:
-    """How each detection and each box was matched."""
+class ErrorKinds:
+    """What is wrong with each of some detections.
 
-    labels: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float64]
-    correct: npt.NDArray[np.bool_]
-    counted: npt.NDArray[np.bool_]
-    kind: npt.NDArray[np.int8]  # position in ERROR_TYPES, or -1
-    repairs: Index  # the box that this detection would find if its error were repaired, or -1
-    box_found: npt.NDArray[np.bool_]
-    box_missed: npt.NDArray[np.bool_]  # and no error could be repaired to find it
+    Args:
+        kind: `(D,)` position in ERROR_TYPES; -1 for one that is right.
+        repair: `(D,)` the object that it would find if its error were repaired, or -1.
+    """
+
+    kind: npt.NDArray[np.int8]
+    repair: npt.NDArray[np.int32]
+
+    @staticmethod
+    def joined(parts: Sequence[ErrorKinds]) -> ErrorKinds:
+        """Join the kinds of images that follow each other."""
+        return ErrorKinds(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("kind", "repair")))
+
+
+def error_kinds(detections: Detections, outcomes: Outcomes, truth: GroundTruth) -> ErrorKinds:
+    """Find the error of each detection of some images.
+
+    Args:
+        detections: Within the limits, with those of unverified classes.
+        outcomes: What became of each.
+        truth: The ground truth.
+    """
+    labels, hit = detections.labels.astype(np.int64), outcomes.object >= 0
+    is_found = np.zeros(len(truth.labels) + 1, bool)  # the last one stands for no object
+    is_found[outcomes.object[hit]] = True
+    first, last = (int(detections.image_index[end]) for end in (0, -1)) if len(detections) else (0, -1)
+    objects = truth.rows_of_images(first, last + 1)
+    detection, candidate = joined_pairs(detections.image_index.astype(np.int64), truth.image_index[objects])
+    candidate = objects[candidate]
+    iou = overlaps(detections, truth, detection, candidate)
+    near = (iou >= BACKGROUND_IOU) & ~truth.crowd[candidate]
+    detection, candidate, iou = detection[near], candidate[near], iou[near]
+    best_first = np.lexsort((candidate, -iou, detection))
+    detection, candidate, iou = detection[best_first], candidate[best_first], iou[best_first]
+
+    same = truth.labels[candidate] == labels[detection]
+    same_iou, same_object = _best(detection[same], candidate[same], iou[same], len(labels))
+    other_iou, other_object = _best(detection[~same], candidate[~same], iou[~same], len(labels))
+    duplicate = np.zeros(len(labels), bool)
+    duplicate[detection[same & (iou >= FOREGROUND_IOU) & is_found[candidate]]] = True
+    away = np.maximum(same_iou, other_iou) <= BACKGROUND_IOU
+    poor_place = (same_iou >= BACKGROUND_IOU) & (same_iou <= FOREGROUND_IOU)
+    # The order is the rule: the first label that fits.
+    kind = np.select([hit, poor_place, other_iou >= FOREGROUND_IOU, duplicate, away], [-1, 1, 0, 3, 4], default=2)
+    repair = np.select([kind == 1, kind == 0], [same_object, other_object], default=-1)
+    repair[is_found[repair]] = -1
+    # Only the strongest detection may find an object; within an image the strongest stands first.
+    candidates = np.flatnonzero(repair >= 0)
+    _, strongest = np.unique(repair[candidates], return_index=True)
+    repair[np.delete(candidates, strongest)] = -1
+    return ErrorKinds(kind.astype(np.int8), repair.astype(np.int32))
 
 
 def error_types(
-    detections: Detections, truth: GroundTruth, matched: MatchedDetections, groups: Groups | None = None
+    outcomes: Outcomes,
+    kinds: ErrorKinds,
+    truth: GroundTruth,
+    groups: Groups | None = None,
+    images: npt.NDArray[np.bool_] | None = None,
 ) -> ErrorTypes:
-    """Find the errors of `detections` and what each kind costs.
+    """What each kind of error costs.
 
     Detections of classes that were not verified in an image do not count against the detector, but, as in version
     1.0.1, they may be the ones that repairing a class or place error turns into hits.
 
     Args:
-        detections: Within the limits, with those of unverified classes.
+        outcomes: Of all detections of the images.
+        kinds: Their errors.
         truth: The ground truth.
-        matched: Which of them found which box.
         groups: `(F,)` "r", "c" or "f" for each class.
+        images: `(I,)` the images that are looked at; None for all.
     """
-    diagnosis = _diagnose(detections, truth, matched)
-    per_class = {name: _class_precision(*repaired) for name, repaired in _repaired(diagnosis, truth)}
+    wanted = ~truth.crowd if images is None else ~truth.crowd & images[truth.image_index]
+    is_missed = wanted.copy()
+    is_missed[outcomes.object[outcomes.object >= 0]] = False
+    never_found = np.bincount(truth.labels[is_missed], minlength=truth.num_classes)
+    is_missed[kinds.repair[kinds.repair >= 0]] = False  # what a repair would find is no miss
+    total = np.bincount(truth.labels[wanted], minlength=truth.num_classes)
+    total_without = {"Miss": total - np.bincount(truth.labels[is_missed], minlength=truth.num_classes)}
+    total_without["FN"] = total - never_found
+    per_class = {
+        name: _class_precision(*repaired) for name, repaired in _repaired(outcomes, kinds, truth, total, total_without)
+    }
     members = group_members(groups, truth.num_classes)
     by_group = {group: _gains(per_class, classes) for group, classes in members.items()}
     whole = by_group.pop("")
-    counts = {name: int((diagnosis.kind == number).sum()) for number, name in enumerate(ERROR_TYPES)}
-    counts["Miss"] = int(diagnosis.box_missed.sum())
+    counts = {name: int((kinds.kind == number).sum()) for number, name in enumerate(ERROR_TYPES)}
+    counts["Miss"] = int(is_missed.sum())
     return ErrorTypes(whole.pop("AP50"), whole, counts, by_group)
 
 
-def _diagnose(detections: Detections, truth: GroundTruth, matched: MatchedDetections) -> _Diagnosis:
-    labels = detections.labels.astype(np.int64)
-    correct, counted = np.zeros((2, len(labels)), bool)
-    correct[matched.rows], counted[matched.rows] = matched.box >= 0, matched.counted[0]
-    box_found = np.zeros(len(truth.labels), bool)
-    box_found[matched.box[matched.box >= 0]] = True
-
-    detection, box, iou = _overlapping_pairs(detections, truth)
-    same = truth.labels[box] == labels[detection]
-    same_iou, same_box = _best(detection[same], box[same], iou[same], len(labels))
-    other_iou, other_box = _best(detection[~same], box[~same], iou[~same], len(labels))
-    duplicate = np.zeros(len(labels), bool)
-    duplicate[detection[same & (iou >= FOREGROUND_IOU) & box_found[box]]] = True
-    away = np.maximum(same_iou, other_iou) <= BACKGROUND_IOU
-    poor_place = (same_iou >= BACKGROUND_IOU) & (same_iou <= FOREGROUND_IOU)
-    # The order is the rule: the first label that fits.
-    fits = [correct, poor_place, other_iou >= FOREGROUND_IOU, duplicate, away]
-    kind = np.select(fits, [-1, 1, 0, 3, 4], default=2).astype(np.int8)
-    repairs = np.select([kind == 1, kind == 0], [same_box, other_box], default=-1)
-    repairs[np.append(box_found, False)[repairs]] = -1  # no box is the last one, which is never found
-    usable = np.zeros(len(truth.labels), bool)
-    usable[repairs[repairs >= 0]] = True
-    _keep_first_of_each(repairs)
-    scores, missed = detections.scores.astype(np.float64), ~box_found & ~usable & ~truth.crowd
-    return _Diagnosis(labels, scores, correct, counted, kind, repairs, box_found, missed)
-
-
-def _overlapping_pairs(detections: Detections, truth: GroundTruth) -> tuple[Index, Index, npt.NDArray[np.float64]]:
-    """Pairs of any classes in one image that overlap enough to matter; best first for each detection."""
-    parts = [(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0))]
-    for detection, box in _pairs_of_images(detections, truth):
-        iou = overlaps(detections, truth, detection, box)
-        near = (iou >= BACKGROUND_IOU) & ~truth.crowd[box]
-        parts.append((detection[near], box[near], iou[near]))
-    detection, box, iou = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.lexsort((box, -iou, detection))
-    return detection[order], box[order], iou[order]
-
-
-def _pairs_of_images(detections: Detections, truth: GroundTruth) -> Iterator[tuple[Index, Index]]:
-    """All pairs, some images at a time: memory does not grow with their number."""
-    for first in range(0, truth.num_images, IMAGES_AT_ONCE):
-        start, stop = np.searchsorted(detections.image_index, [first, first + IMAGES_AT_ONCE])
-        boxes = np.flatnonzero((truth.image_index >= first) & (truth.image_index < first + IMAGES_AT_ONCE))
-        images = detections.image_index[start:stop].astype(np.int64)
-        detection, box = joined_pairs(images, truth.image_index[boxes])
-        yield detection + start, boxes[box]
-
-
 def _best(
-    detection: Index, box: Index, iou: npt.NDArray[np.float64], num_detections: int
+    detection: Index, candidate: Index, iou: npt.NDArray[np.float64], num_detections: int
 ) -> tuple[npt.NDArray[np.float64], Index]:
-    """Best overlap of each detection and the box it is with; pairs are sorted best first."""
-    best_iou, best_box = np.zeros(num_detections), np.full(num_detections, -1)
-    best_iou[detection[::-1]], best_box[detection[::-1]] = iou[::-1], box[::-1]
-    return best_iou, best_box
-
-
-def _keep_first_of_each(repairs: Index) -> None:
-    """Only the strongest detection may find a box; within an image the strongest stands first."""
-    candidates = np.flatnonzero(repairs >= 0)
-    _, first = np.unique(repairs[candidates], return_index=True)
-    repairs[np.delete(candidates, first)] = -1
+    """Best overlap of each detection and the object it is with; pairs are sorted best first."""
+    best_iou, best_object = np.zeros(num_detections), np.full(num_detections, -1)
+    best_iou[detection[::-1]], best_object[detection[::-1]] = iou[::-1], candidate[::-1]
+    return best_iou, best_object
 
 
 _Ranked = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.int64]]
 
 
-def _repaired(diagnosis: _Diagnosis, truth: GroundTruth) -> Iterator[tuple[str, _Ranked]]:
-    """Labels, scores, hits and boxes per class: as they are, and with one kind of error repaired at a time."""
-    counted, total = diagnosis.counted, truth.boxes_per_class
-    labels, scores, correct = diagnosis.labels[counted], diagnosis.scores[counted], diagnosis.correct[counted]
+def _repaired(
+    outcomes: Outcomes,
+    kinds: ErrorKinds,
+    truth: GroundTruth,
+    total: npt.NDArray[np.int64],
+    total_without: Mapping[str, npt.NDArray[np.int64]],
+) -> Iterator[tuple[str, _Ranked]]:
+    """Labels, scores, hits and objects per class: as they are, and with one kind of error repaired at a time."""
+    hits = outcomes.object >= 0
+    counted = hits | outcomes.alarms
+    labels, scores, correct = outcomes.label[counted], outcomes.score[counted], hits[counted]
     yield "AP50", (labels, scores, correct, total)
     for number, name in enumerate(ERROR_TYPES[:-1]):
-        wrong = diagnosis.kind == number
-        repaired = wrong & (diagnosis.repairs >= 0)
+        wrong = kinds.kind == number
+        repaired = wrong & (kinds.repair >= 0)
         keep = (counted & ~wrong) | repaired
-        turned = np.where(repaired & (name == "Cls"), np.append(truth.labels, 0)[diagnosis.repairs], diagnosis.labels)
-        yield name, (turned[keep], diagnosis.scores[keep], (diagnosis.correct | repaired)[keep], total)
-    for name, unfound in (("Miss", diagnosis.box_missed), ("FN", ~diagnosis.box_found & ~truth.crowd)):
-        yield name, (labels, scores, correct, total - np.bincount(truth.labels[unfound], minlength=len(total)))
+        turned = np.where(repaired & (name == "Cls"), np.append(truth.labels, 0)[kinds.repair], outcomes.label)
+        yield name, (turned[keep], outcomes.score[keep], (hits | repaired)[keep], total)
+    for name, objects in total_without.items():
+        yield name, (labels, scores, correct, objects)
     yield "FP", (labels, correct.astype(np.float64), correct, total)
 
 
