@@ -51,7 +51,7 @@ def decode(
         progress: Called with the number of images that were decoded since the last call.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, numpy as np
         >>> from logn.statistics.head import Head
         >>> from logn.predictions.store import PredictionWriter, StoreHeader
         >>> from logn.models.proposals import Proposals
