@@ -101,7 +101,7 @@ def make_sections(view: View) -> tuple[list[dict[str, Any]], dict[str, str]]:
     for section, word, title, tasks in SECTIONS:
         if view.comparison.task not in tasks:
             continue
-        part = {"id": section.__name__, "word": word, "title": title, "reason": "", "view": view}
+        part: dict[str, Any] = {"id": section.__name__, "word": word, "title": title, "reason": "", "view": view}
         try:
             part |= section(view)
         except (InputError, MissingExtraError) as error:
