@@ -104,7 +104,7 @@ def predict(
         if header.boxes_per_proposal is not None and rank == 0 and not done:
             warn(
                 f"Each proposal keeps the boxes of its {header.boxes_per_proposal} top-scoring classes of "
-                f"{header.num_classes:,} (in Python boxes_per_proposal=None keeps all)."
+                f"{header.head.num_classes:,} (in Python boxes_per_proposal=None keeps all)."
             )
         return PredictionWriter(path, header)
 
@@ -172,7 +172,7 @@ def _images_done(
     store = Predictions(path)
     wanted = replace(
         store.header,
-        head=replace(store.header.head, source=source.source),
+        head=replace(store.head, source=source.source),
         dtype=dtype,
         boxes_per_proposal=boxes_per_proposal if store.header.class_boxes else None,
         metadata=dict(metadata),
@@ -229,7 +229,7 @@ def mask_maker(
     masks = source.masks
     if masks is None:
         raise InputError(f"`masks` is {source.name}, which has no mask head; leave it out to measure boxes alone.")
-    if source.source != store.header.head.source:
+    if source.source != store.head.source:
         raise InputError(
             f"`masks` is {source.name} with other weights than those that `{store.path}` was predicted with; pass that "
             "model."

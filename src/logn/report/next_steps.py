@@ -34,16 +34,7 @@ CLASSIFIER = {
 IN_PART = ("recommended", "logn", "p2p")
 
 
-class _StrengthAxis(Axis):
-    """From 0 to 1, with the strengths that were measured."""
-
-    @property
-    def ticks(self) -> list[tuple[float, str]]:
-        """Their places and texts."""
-        return [(self(strength), f"{strength:g}") for strength in STRENGTHS]
-
-
-X = _StrengthAxis(0, 1, LEFT, WIDTH - RIGHT)
+X = Axis(0, 1, LEFT, WIDTH - RIGHT, marked=STRENGTHS)
 
 
 def strengths(view: View) -> Section:
@@ -75,7 +66,6 @@ def strengths(view: View) -> Section:
         "own": min(range(len(reached)), key=lambda index: abs(reached[index].strength - own)),
         "points": points,
         "is_forced": parse(reached[0].method).options.get("force", False),
-        "is_detector": view.is_detector,
         "start": "nothing changes" if texts[0] == before else "the margin alone",
         "script": {"points": [{**point, "places": of_point} for point, of_point in zip(points, places, strict=True)]},
     }

@@ -163,7 +163,7 @@ def _compare_detections(
     data = open_detections(store, labels, settings, moments, counts, with_masks=maker is not None)
     clock.lap("ground truth")
     inputs = {"moments": moments, "counts": counts, **inputs}
-    fitted = fit_methods(methods, store.header.head, inputs, settings)
+    fitted = fit_methods(methods, store.head, inputs, settings)
     clock.lap("fit")
     decoded, others = decode_methods(data, fitted, progress, keep_detections=maker is not None)
     masks: Sequence[Masks | None] = [None] * len(decoded)

@@ -118,8 +118,8 @@ class DetectionData:
                 "path": str(store.path),
                 "images": len(store),
                 "proposals": store.num_proposals,
-                "columns": store.num_columns,
-                "activation": store.header.head.activation,
+                "columns": store.head.width,
+                "activation": store.head.activation,
                 "model": store.header.metadata.get("model"),
                 "model_words": store.header.metadata.get("model_words"),
             },
@@ -153,9 +153,9 @@ def open_detections(
     for doubt in notes:
         warn(doubt)
     by_counts = truth.frequency is None or settings.bounds is not None
-    train_counts = None if counts is None else aligned_counts(counts, store.header.head).image_counts
+    train_counts = None if counts is None else aligned_counts(counts, store.head).image_counts
     if counts is None and by_counts:
-        train_counts = _counts_of_training(labels, store.header.head)
+        train_counts = _counts_of_training(labels, store.head)
     groups, source = groups_of_classes(truth, train_counts if by_counts else None, settings.bounds or LVIS_BOUNDS)
     notes += filter(None, [truth.note])
     if not store.is_complete:

@@ -18,6 +18,7 @@ from logn.errors import InputError, warn
 from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.comparison.tables import join_words, write_comparison
+from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.statistics.head import Head
 
@@ -66,6 +67,23 @@ def _check_rows(comparison: Comparison) -> None:
         lengths = {len(row.per_class), width if row.predictions_per_class is None else len(row.predictions_per_class)}
         if set(row.values) != metrics or not set(row.differences) <= metrics or lengths != {width}:
             raise ValueError(f"{row.name!r:.40} has other metrics or classes than the first row")
+        _check_details(row, comparison.baseline, width)
+    if len({frozenset(point.values) for point in comparison.strengths}) > 1:
+        raise ValueError("`strengths` have different metrics")
+
+
+def _check_details(row: MethodResult, baseline: MethodResult, num_classes: int) -> None:
+    """Refuse curves of unequal lengths, other kinds of error, and labels of classes that are not there."""
+    curve, errors = row.thresholds, row.tide
+    labels = [label for pair in row.confused for label in (pair.label, pair.predicted)]
+    if curve and not len(curve.thresholds) == len(curve.found) == len(curve.false_alarms):
+        raise ValueError(f"the curve of {row.name!r:.40} has unequal lengths")
+    if errors and not {*ERROR_TYPES, *SPECIAL_ERRORS} <= {*errors}:
+        raise ValueError(f"{row.name!r:.40} lacks a kind of error")
+    if row.details:
+        labels += [mark.label for image in row.details.gallery for mark in (*image.before, *image.after)]
+    if len(row.confused) != len(baseline.confused) or not all(0 <= label < num_classes for label in labels):
+        raise ValueError(f"{row.name!r:.40} has pairs or boxes of other classes")
 
 
 def check_comparison_folder(folder: str | os.PathLike[str], *, overwrite: bool = True) -> list[Path]:
