@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 38
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear or logarithmic scale from values to places along a line of the chart, ticks at `marked` or round values."""
+    """A linear or logarithmic scale from values to places along a line, with ticks at `marked` or round values."""
 
     low: float
     high: float
