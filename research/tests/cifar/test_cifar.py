@@ -141,7 +141,7 @@ def test_public_weights_are_run_over_the_images_that_they_were_trained_on(tmp_pa
     assert done.returncode == 0, done.stderr
     test_images = torch.from_numpy(np.load(data)["test_images"])
     np.testing.assert_array_equal(np.load(run / "test_logits.npy"), logits_of(model, test_images))
-    counts = np.array(json.loads((run / "counts.json").read_text()))
+    counts = np.load(run / "counts.npy")
     assert counts.tolist() == long_tailed_counts(10, 20, 100)
     assert np.bincount(np.load(run / "train_labels.npy"), minlength=10).tolist() == counts.tolist()
     assert command("keep", run, tmp_path / "kept").returncode == 0
