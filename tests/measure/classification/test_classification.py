@@ -15,7 +15,7 @@ import logn
 from logn.base.arrays import softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.matching.draws import Draws
+from logn.matching.bootstrap_draws import Draws
 from logn.measure.classification.logits import moments_of_logits, open_logits, row_outcomes
 from logn.measure.classification.metrics import (
     BINS,

@@ -9,7 +9,7 @@ import pytest
 
 import logn
 from logn.errors import InputError, LogNWarning
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings
 from logn.measure.comparison.method_fitting import fit_for_store

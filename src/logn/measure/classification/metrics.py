@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, nan_mean, ratio
 from logn.data.class_counts import ClassCounts
-from logn.matching.draws import Draws
+from logn.matching.bootstrap_draws import Draws
 from logn.measure.classification.logits import RowOutcomes, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
 

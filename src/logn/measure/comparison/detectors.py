@@ -22,10 +22,17 @@ from logn.data.class_counts import ClassCounts
 from logn.data.class_names import match_classes
 from logn.data.label_sources import find_labels
 from logn.errors import InputError, warn
-from logn.matching.labels import other_images, truth_of_predictions, write_results
+from logn.matching.ground_truth import (
+    LVIS_BOUNDS,
+    GroundTruth,
+    Groups,
+    groups_of_classes,
+    other_images,
+    truth_of_predictions,
+)
 from logn.matching.match import match_detections, match_sizes
 from logn.matching.outcomes import COLUMNS, IOU_THRESHOLDS, Index, JoinedTable, Marks, Outcomes
-from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
+from logn.matching.results import write_results
 from logn.measure.comparison.comparison import (
     CompareSettings,
     EvaluatedClass,
