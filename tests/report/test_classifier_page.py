@@ -12,6 +12,7 @@ from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.report import sections
 from logn.report.page import write_report
+from logn.report.view import View
 
 SECTIONS = ["methods", "strengths", "confusions", "reliability", "classes", "statistics", "steps", "provenance"]
 
@@ -28,9 +29,9 @@ def text(classifier_folder):
 
 def test_the_story_is_told_in_the_words_of_classifiers(text, comparison):
     assert re.findall(r'<section id="([a-z-]+)"', text) == SECTIONS
-    pieces = sections.headline(comparison, comparison["logn"])["headline"]
-    assert [piece["words"] for piece in pieces] == ["Few-shot classes: accuracy", "Many-shot:"]
-    titles = [card["title"] for card in sections.cards(comparison, comparison["logn"])]
+    view = View.of(comparison, comparison["logn"])
+    assert [piece.words for piece in sections.headline(view)[0]] == ["Few-shot classes: accuracy", "Many-shot:"]
+    titles = [card.title for card in sections.cards(view)]
     assert titles[:4] == ["Accuracy, few-shot", "Accuracy, medium-shot", "Accuracy, many-shot", "Accuracy, all"]
     assert titles[4:] == ["Class-mean accuracy", "Calibration error (ECE)"]
     for said in ("same logits", "50 paired draws of rows", "4 classes, 200 rows", "5 training images"):
@@ -48,7 +49,7 @@ def test_names_from_the_data_are_text(text):
 
 
 def test_confusions_are_counted_under_every_method(comparison):
-    table = sections.confusions(comparison, comparison["logn"])
+    table = sections.confusions(View.of(comparison, comparison["logn"]))
     assert table["columns"] == ["rows", "none", *ROW_METHODS]
     worst = comparison.baseline.confused[0]
     name, taken_for, (examples, *errors) = table["pairs"][0]
@@ -64,7 +65,7 @@ def test_reliability_adds_up_to_accuracy_confidence_and_ece(comparison):
     assert np.average(bins.confidence[present], weights=weights) == pytest.approx(row["confidence"])
     gaps = np.abs(bins.accuracy - bins.confidence)[present]
     assert np.average(gaps, weights=weights) == pytest.approx(row["ECE"])
-    charts = sections.reliability(comparison, row)["charts"]
+    charts = sections.reliability(View.of(comparison, row))["charts"]
     assert charts[1]["caption"].startswith(f"ECE {100 * row['ECE']:.1f}, mean confidence ")
 
 
@@ -88,8 +89,8 @@ def test_what_is_not_known_is_left_out_or_named(tmp_path):
 def test_what_was_left_out_is_named_with_the_command(comparison):
     without = replace(comparison, classes=tuple(replace(entry, train_count=None) for entry in comparison.classes))
     with pytest.raises(InputError, match=r"made without `--counts`\. Compare again with it\.$"):
-        sections.logit_statistics(without, without["logn"])
+        sections.logit_statistics(View.of(without, without["logn"]))
     typed = without.made_by(("logn", "compare", "my test.safetensors", "-o", "out"))
     line = "Compare again with it: logn compare 'my test.safetensors' -o out --counts counts.csv --overwrite"
     with pytest.raises(InputError, match=re.escape(line)):
-        sections.logit_statistics(typed, typed["logn"])
+        sections.logit_statistics(View.of(typed, typed["logn"]))

@@ -18,7 +18,8 @@ from logn.measure.detection.example_images import (
     choose_images,
 )
 from logn.predictions.detections import Detections
-from logn.report.gallery import _picture, gallery
+from logn.report.gallery import draw_image, gallery
+from logn.report.view import View
 
 CLASS_1_IS_RARE = np.array([False, True])
 
@@ -99,7 +100,7 @@ def test_boxes_carry_class_and_score_and_the_caption_what_changed():
     before = (Mark("hit", box, 0, 0.5, changed=True), Mark("missed", other, 1, changed=True))
     after = (Mark("missed", box, 0, changed=True), Mark("hit", other, 1, 0.1, changed=True))
     image = GalleryImage(LOST, 1, 0, 7, before, after)
-    picture = _picture(image, np.zeros((100, 170, 3), np.uint8), ["cup", "a class with a long name"])
+    picture = draw_image(image, "", (100, 170), ["cup", "a class with a long name"])
     labels = [[(label["kind"], label["text"]) for label in view["labels"]] for view in picture["views"]]
     assert labels == [[("lost", "cup 0.50")], [("hit", "a class with … 0.10"), ("lost", "cup")]]
     assert [frame["kind"] for frame in picture["views"][0]["frames"]] == ["missed", "lost"]
@@ -109,8 +110,8 @@ def test_boxes_carry_class_and_score_and_the_caption_what_changed():
 
 def test_labels_hide_no_other_and_stay_in_the_picture(run_folder):
     comparison = Comparison.load(run_folder)
-    content, lacking = gallery(comparison, comparison["recommended"], None)
-    assert lacking == ""
+    content = gallery(View.of(comparison, comparison["recommended"]))
+    assert content["lacking"] == ""
     views = [view for _, _, pictures in content["parts"] for picture in pictures for view in picture["views"]]
     assert sum(len(view["labels"]) for view in views) > 10
     for view in views:

@@ -102,7 +102,8 @@ class ArtifactCache:
     def _train_all(self, specs: Sequence[ModelSpec]) -> Iterable[str | None]:
         if self.jobs == 1:
             return (self._train_here(spec) for spec in specs)
-        with ThreadPoolExecutor(self.jobs) as pool:
+        # Once around all of them: two threads that set and restored it would take it from each other.
+        with _single_threaded_children(), ThreadPoolExecutor(self.jobs) as pool:
             return list(pool.map(self._train_in_process, specs))
 
     def _train_here(self, spec: ModelSpec) -> str | None:
@@ -119,8 +120,7 @@ class ArtifactCache:
         line, theirs = context.Pipe()
         process = context.Process(target=_train_and_tell, args=(theirs, self.config(spec), spec.problem.device))
         try:
-            with _single_threaded_children():
-                process.start()
+            process.start()
             theirs.close()  # so that the end of the process is the end of the line
             failure: str | None = line.recv()
             return failure

@@ -1,6 +1,8 @@
 """The tables from nothing to JSON on tiny problems: trained once, measured once, failures told."""
 
 import json
+import os
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -145,6 +147,27 @@ def test_a_training_that_fails_is_told(tmp_path, jobs):
     missing = replace(TINY, weights=tmp_path / "none.pth", model="mask-rcnn-r50")
     failures = ArtifactCache(tmp_path, jobs=jobs).train([ModelSpec(missing)])
     assert "There is no file" in failures[ModelSpec(missing).name]
+
+
+def test_the_threads_of_children_are_set_once_around_all_trainings(tmp_path, monkeypatch):
+    """Two trainings that end in the order of their start took the variable from each other once."""
+    first_is_in, second_is_out = threading.Event(), threading.Event()
+
+    def train(spec):
+        if spec == "first":
+            first_is_in.set()
+            second_is_out.wait()
+        else:
+            first_is_in.wait()
+            second_is_out.set()
+        return os.environ["OMP_NUM_THREADS"]
+
+    cache = ArtifactCache(tmp_path, jobs=2)
+    monkeypatch.setattr(cache, "_train_in_process", train)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    before = dict(os.environ)
+    assert cache._train_all(["first", "second"]) == ["1", "1"]
+    assert dict(os.environ) == before
 
 
 class TestRows:

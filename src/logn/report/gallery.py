@@ -10,8 +10,8 @@ from typing import Any
 
 from logn.data.images import ImageArray, import_pillow, read_rgb
 from logn.errors import InputError
-from logn.measure.comparison.comparison import Comparison, MethodResult
 from logn.measure.detection.example_images import ALARMS, FOUND, LOST, RARE, SAME, GalleryImage, Mark
+from logn.report.view import View
 
 LARGEST_SIDE = 560
 RULES = {
@@ -38,46 +38,40 @@ LETTER, LINE = 4.1, 9.0
 Box = tuple[float, float, float, float]
 
 
-def gallery(comparison: Comparison, focus: MethodResult, root: Path | None) -> tuple[dict[str, Any], str]:
-    """The chosen images by part, and a note on missing pictures, empty if there are none.
+def gallery(view: View) -> dict[str, Any]:
+    """The chosen images by part, and what pictures are lacking, empty if none are.
 
     An image without its picture is drawn as boxes on an empty ground, where its size is known.
-
-    Args:
-        comparison: What was compared.
-        focus: The method to look at.
-        root: Folder that the paths of the images start from; None for where the comparison saw them.
     """
-    before, after = comparison.baseline.thresholds, focus.thresholds
-    if focus.details is None or not focus.details.gallery or before is None or after is None:
+    before, after, details = view.before.thresholds, view.focus.thresholds, view.focus.details
+    if details is None or not details.gallery or before is None or after is None:
         raise InputError(
             "The comparison has no images to show. Compare again (in Python with `report_images` above 0)."
         )
-    recorded = comparison.provenance.inputs.get("image_root")
-    root = root or (Path(recorded) if recorded else None)
-    names = [entry.name for entry in comparison.classes]
+    root = view.images or (Path(view.inputs.image_root) if view.inputs.image_root else None)
+    names = [entry.name for entry in view.comparison.classes]
     parts: dict[str, list[dict[str, Any]]] = {}
     reasons = []
-    for image in focus.details.gallery:
-        pixels = None
+    for image in details.gallery:
+        source, size = "", image.size
         try:
             pixels = read_picture(image, root)
+            source, size = data_uri(pixels), (pixels.shape[0], pixels.shape[1])
         except InputError as error:
             reasons.append(str(error))
-        if pixels is not None or image.size is not None:
-            parts.setdefault(image.part, []).append(_picture(image, pixels, names))
+        if size is not None:
+            parts.setdefault(image.part, []).append(draw_image(image, source, size, names))
     lacking = ""
     if reasons:
-        lacking = f"{len(reasons):,} of {len(focus.details.gallery):,} pictures are missing. {reasons[0]}"
+        lacking = f"{len(reasons):,} of {len(details.gallery):,} pictures are missing. {reasons[0]}"
     if not parts:
         raise InputError(lacking)
-    content = {
+    return {
         "thresholds": (before.at, after.use),
         "parts": [(part, RULES[part], pictures) for part, pictures in parts.items()],
         "lacking": lacking,
         "legend": MEANINGS,
     }
-    return content, lacking
 
 
 def read_picture(image: GalleryImage, root: Path | None) -> ImageArray:
@@ -107,8 +101,9 @@ def data_uri(pixels: ImageArray, largest_side: int = LARGEST_SIDE) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _picture(image: GalleryImage, pixels: ImageArray | None, names: Sequence[str]) -> dict[str, Any]:
-    height, width = image.size if pixels is None and image.size is not None else pixels.shape[:2]  # type: ignore[union-attr]
+def draw_image(image: GalleryImage, source: str, size: tuple[int, int], names: Sequence[str]) -> dict[str, Any]:
+    """Both views of an image, and its caption; `size` is height and width, `source` empty without a picture."""
+    height, width = size
     unit = max(width, height) / 170
     sides = [("Before", image.before), ("After", image.after)]
     changed: dict[str, list[str]] = {}
@@ -120,7 +115,7 @@ def _picture(image: GalleryImage, pixels: ImageArray | None, names: Sequence[str
     return {
         "index": image.image_index,
         "id": image.image_id,
-        "source": "" if pixels is None else data_uri(pixels),
+        "source": source,
         "size": (width, height),
         "unit": unit,
         "views": [_view(title, marks, names, (width, height), unit) for title, marks in sides],

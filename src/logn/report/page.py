@@ -15,40 +15,31 @@ from logn.base.commands import command
 from logn.base.files import write_text
 from logn.base.text_table import unbroken
 from logn.errors import InputError, MissingExtraError, import_extra
-from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
+from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison
 from logn.report import next_steps, sections
 from logn.report.gallery import gallery
 from logn.report.svg import number
+from logn.report.view import View, metric_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Sections in the order of the page: the function and template macro, the word in the bar of contents, the title.
-COMMON_END = (
-    ("classes", "Classes", "Which classes gained and lost most"),
-    ("statistics", "Why", "Logits and training frequency"),
+BOTH = (DETECTION, CLASSIFICATION)
+# Sections in the order of the page: the function, whose name is that of the template macro and of the section in
+# addresses; the word in the bar of contents; the title; what has the section.
+SECTIONS = (
+    (gallery, "Images", "See it", (DETECTION,)),
+    (sections.methods, "Methods", "All methods", BOTH),
+    (next_steps.strengths, "How far?", "How far?", BOTH),
+    (sections.thresholds, "Threshold", "Which score threshold to use now", (DETECTION,)),
+    (sections.confusions, "Confusions", "What is taken for what", (CLASSIFICATION,)),
+    (sections.reliability, "Reliability", "Can its probabilities be believed?", (CLASSIFICATION,)),
+    (sections.classes, "Classes", "Which classes gained and lost most", BOTH),
+    (sections.statistics, "Why", "Logits and training frequency", BOTH),
+    (sections.errors, "Errors", "Which errors it fixes, and which it makes", (DETECTION,)),
+    (next_steps.steps, "Next steps", "What to do now", BOTH),
+    (sections.provenance, "Provenance", "How it was made", BOTH),
 )
-HOW_FAR = ("strengths", "How far?", "How far?")
-LAST = (("steps", "Next steps", "What to do now"), ("provenance", "Provenance", "How it was made"))
-CONTENTS = {
-    DETECTION: (
-        ("gallery", "Images", "See it"),
-        ("methods", "Methods", "All methods"),
-        HOW_FAR,
-        ("thresholds", "Threshold", "Which score threshold to use now"),
-        *COMMON_END,
-        ("errors", "Errors", "Which errors it fixes, and which it makes"),
-        *LAST,
-    ),
-    CLASSIFICATION: (
-        ("methods", "Methods", "All methods"),
-        HOW_FAR,
-        ("confusions", "Confusions", "What is taken for what"),
-        ("reliability", "Reliability", "Can its probabilities be believed?"),
-        *COMMON_END,
-        *LAST,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -95,56 +86,42 @@ def write_report(
     """
     comparison = Comparison.load(folder)
     focus = comparison.focus(method)
-    try:
-        parts, missing = make_sections(comparison, focus, None if images is None else Path(images))
-        of_provenance = parts[-1]
-        of_provenance["commands"] = _commands(comparison, folder, focus.name, images, output)
-        page = render_page(sections.top(comparison, focus), parts, **_names(comparison, focus, Path(folder)))
-        summary = ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
-    except InputError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # Fields that any value may be in, such as those of the provenance, are checked by whoever shows them.
-        raise InputError(
-            f"The page of `{folder}` cannot be drawn ({type(error).__name__}: {error}): its `comparison.json` is not "
-            "as `logn compare -o` writes it. Compare again."
-        ) from error
+    commands = _commands(comparison, folder, focus.name, images, output)
+    view = View.of(comparison, focus, None if images is None else Path(images), commands)
+    parts, missing = make_sections(view)
+    page = render_page(sections.top(view), parts, **_names(view, Path(folder)))
     write_text(output, page, overwrite=overwrite)
-    return summary
+    return ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
 
 
-def make_sections(
-    comparison: Comparison, focus: MethodResult, images: Path | None
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """All sections in order, and the reason for each missing one by its title."""
+def make_sections(view: View) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """All sections in order, and by its title why one is missing or lacks something."""
     parts: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
-    for name, word, title in CONTENTS[comparison.task]:
-        part: dict[str, Any] = {"id": name, "word": word, "title": title, "reason": ""}
+    for section, word, title, tasks in SECTIONS:
+        if view.comparison.task not in tasks:
+            continue
+        part = {"id": section.__name__, "word": word, "title": title, "reason": ""}
         try:
-            if name == "gallery":
-                content, lacking = gallery(comparison, focus, images)
-                missing |= {title: lacking} if lacking else {}
-            else:
-                module = next_steps if name in ("strengths", "steps") else sections
-                content = getattr(module, name)(comparison, focus)
-            part |= content
+            part |= section(view)
         except (InputError, MissingExtraError) as error:
-            missing[title] = part["reason"] = str(error)
+            part["reason"] = str(error)
+        if lacking := part["reason"] or part.get("lacking"):
+            missing[title] = lacking
         parts.append(part)
     return parts, missing
 
 
-def _names(comparison: Comparison, focus: MethodResult, folder: Path) -> dict[str, str]:
+def _names(view: View, folder: Path) -> dict[str, str]:
     """The title of the window, and the line above the headline: which model, on which data, when."""
-    subject = sections.subject(comparison, folder)
-    if comparison.task == CLASSIFICATION:
-        measured = f"{sum(entry.examples for entry in comparison.classes):,} rows"
-    else:
+    comparison, subject = view.comparison, sections.subject(view, folder)
+    if view.is_detector:
         measured = comparison.protocol.images or "all images"
+    else:
+        measured = f"{sum(entry.examples for entry in comparison.classes):,} rows"
     date = comparison.provenance.created.partition(" ")[0]
     line = ["LogN report", subject, f"{len(comparison.classes):,} classes, {measured}", date]
-    return {"title": f"LogN report: {focus.name}, {subject}", "kicker": " · ".join(filter(None, line))}
+    return {"title": f"LogN report: {view.focus.name}, {subject}", "kicker": " · ".join(filter(None, line))}
 
 
 def _commands(
@@ -153,13 +130,13 @@ def _commands(
     method: str,
     images: str | os.PathLike[str] | None,
     output: str | os.PathLike[str],
-) -> list[str]:
+) -> tuple[str, ...]:
     """The command that compared the methods, as it was typed, and the one that writes the page; both replace files."""
     where = [] if images is None else ["--images", images]
     again = command("logn", "report", folder, *where, "--method", method, "-o", output, "--overwrite")
     typed = comparison.provenance.command
     replace = [] if "--overwrite" in typed else ["--overwrite"]
-    return [*([command(*typed, *replace)] if typed else []), again]
+    return (*([command(*typed, *replace)] if typed else []), again)
 
 
 def render_page(top: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], *, title: str, kicker: str) -> str:
@@ -182,7 +159,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        points=lambda value: sections.metric_text("", value),
+        points=lambda value: metric_text("", value),
         signed=lambda value: "–" if math.isnan(value) else f"{100 * value:+.1f}",
         thousands="{:,}".format,
         sort_key=sort_key,

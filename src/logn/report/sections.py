@@ -1,4 +1,4 @@
-"""The parts of the page: each is a function of a comparison and of the method to look at, and gives plain values.
+"""The parts of the page: each is a function of a view of a comparison, and gives what its template macro draws.
 
 What a function returns goes to the template macro of the same name. It raises `InputError` where its input is missing.
 """
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,14 +18,13 @@ from logn.base.arrays import FloatArray
 from logn.base.commands import command
 from logn.errors import InputError
 from logn.measure.comparison import tables
-from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
+from logn.measure.comparison.comparison import Comparison, EvaluatedClass, MethodResult
 from logn.measure.comparison.tables import change_text, main_columns, points, small_is_good, tone
-from logn.measure.detection.bootstrap import Interval
-from logn.measure.detection.metrics import count_name
 from logn.measure.detection.threshold_curve import ThresholdCurve, describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
+from logn.report.view import UNKNOWN, View, metric_of, metric_text
 from logn.statistics.head import foreground_columns
 from logn.statistics.summary import spearman
 
@@ -36,7 +35,6 @@ UNVERIFIED = (
     "Where nobody looked for a class in an image, its detections there are neither found objects nor false alarms; so "
     "both together are fewer than the detections."
 )
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 # The headline is about recall where the AP of every group moves by less than this.
 AP_HARDLY_MOVES = 0.02
 # Below this rank correlation the page does not claim that the mean logits follow the counts.
@@ -65,262 +63,205 @@ ERROR_MEANINGS = {
     "FP": "all false alarms",
     "FN": "all misses",
 }
+# Both axes of a chart over scores or probabilities.
+SHARE_X, SHARE_Y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)
 
 
-@dataclass(frozen=True)
-class Words:
-    """What a task calls things; `groups` are the metrics of the groups and, last, of all."""
+class Piece(NamedTuple):
+    """A sentence of the headline."""
 
-    model: str
-    score: str
-    data: str
-    units: str
-    examples: str
-    groups: Mapping[str, str]
-    class_mean: str
-
-    @property
-    def metric(self) -> str:
-        """The metric over all classes."""
-        return list(self.groups)[-1]
+    words: str
+    before: float
+    after: float
+    tone: str
 
 
-WORDS = {
-    DETECTION: Words(
-        model="detector",
-        score="AP",
-        data="proposals",
-        units="images",
-        examples="boxes",
-        groups={"APr": "Rare", "APc": "Common", "APf": "Frequent", "AP": "All"},
-        class_mean="Class-mean recall",
-    ),
-    CLASSIFICATION: Words(
-        model="classifier",
-        score="accuracy",
-        data="logits",
-        units="rows",
-        examples="rows",
-        groups={"few": "Few-shot", "medium": "Medium-shot", "many": "Many-shot", "top-1": "All"},
-        class_mean="Class-mean accuracy",
-    ),
-}
+class Card(NamedTuple):
+    """A value before and after; the first remark is coloured by the tone."""
+
+    title: str
+    before: str
+    after: str
+    remarks: Sequence[str]
+    tone: str
 
 
-def at_count(comparison: Comparison, name: str, group: str = "") -> str:
-    """A metric at an equal number of detections, at the threshold that the user named."""
-    return count_name(name, comparison.settings.at, group)
-
-
-def class_mean(comparison: Comparison) -> str:
-    """The metric that counts every class the same."""
-    return at_count(comparison, "recall") if comparison.task == DETECTION else "balanced"
-
-
-def top(comparison: Comparison, focus: MethodResult) -> Section:
+def top(view: View) -> Section:
     """The headline and the cards below it."""
-    settings = comparison.settings
+    settings = view.comparison.settings
+    pieces, where = headline(view)
     return {
-        "method": focus.name,
-        **headline(comparison, focus),
-        "cards": cards(comparison, focus),
+        "method": view.focus.name,
+        "headline": pieces,
+        "where": where,
+        "cards": cards(view),
         "draws": settings.num_bootstrap,
         "confidence": f"{100 * settings.confidence:g} %",
-        "words": WORDS[comparison.task],
+        "words": view.words,
     }
 
 
-def headline(comparison: Comparison, focus: MethodResult) -> Section:
-    """The rarest and the most frequent group before and after; all classes where there are no groups."""
-    words, before = WORDS[comparison.task], comparison.baseline
+def headline(view: View) -> tuple[list[Piece], str]:
+    """The rarest and the most frequent group before and after, or all classes without groups; and at which number."""
+    words = view.words
     groups, score, where = dict(words.groups), words.score, ""
-    if comparison.task == DETECTION and _by_recall(comparison, focus):
-        letters = {"APr": "r", "APc": "c", "APf": "f", "AP": ""}
-        groups = {at_count(comparison, "recall", letters[metric]): title for metric, title in groups.items()}
+    if view.is_detector and _by_recall(view):
+        groups = {view.at_count("recall", metric.removeprefix("AP")): title for metric, title in groups.items()}
         score, where = "recall", EQUAL_NUMBER
-    grouped = [metric for metric in groups if _measured(before, focus, metric)][:-1]
+    grouped = [metric for metric in groups if view.has(metric)][:-1]
     if len(grouped) > 1:
         chosen = {grouped[0]: f"{groups[grouped[0]]} classes: {score}", grouped[-1]: f"{groups[grouped[-1]]}:"}
     else:
-        chosen = {words.metric: words.score, class_mean(comparison): words.class_mean}
-        where = EQUAL_NUMBER if comparison.task == DETECTION else ""
+        chosen = {words.metric: words.score, view.class_mean: words.class_mean}
+        where = EQUAL_NUMBER if view.is_detector else ""
     pieces = [
-        {
-            "words": text,
-            "before": _metric(before, metric),
-            "after": _metric(focus, metric),
-            "tone": tone(focus.differences.get(metric, UNKNOWN)),
-        }
+        Piece(text, metric_of(view.before, metric), metric_of(view.focus, metric), tone(view.change(metric)))
         for metric, text in chosen.items()
-        if metric == words.metric or _measured(before, focus, metric)
+        if metric == words.metric or view.has(metric)
     ]
-    return {"headline": pieces, "where": where}
+    return pieces, where
 
 
-def _by_recall(comparison: Comparison, focus: MethodResult) -> bool:
+def _by_recall(view: View) -> bool:
     """Whether AP says little: sigmoid heads compete with nobody, so only the threshold decides what is found."""
-    if not _measured(comparison.baseline, focus, at_count(comparison, "recall")):
+    if not view.has(view.at_count("recall")):
         return False
-    inputs = comparison.provenance.inputs
-    if "sigmoid" in [(inputs.get(name) or {}).get("activation") for name in ("predictions", "statistics")]:
+    if any(source and source.activation == "sigmoid" for source in (view.inputs.predictions, view.inputs.statistics)):
         return True
-    changes = [
-        focus.differences[metric].difference for metric in WORDS[DETECTION].groups if metric in focus.differences
-    ]
+    changes = [view.change(metric).difference for metric in view.words.groups]
     return all(math.isnan(change) or abs(change) < AP_HARDLY_MOVES for change in changes)
 
 
-def cards(comparison: Comparison, focus: MethodResult) -> list[Section]:
+def cards(view: View) -> list[Card]:
     """The score of each group, the class means, and what becomes of the user's threshold or of the confidence."""
-    words, before = WORDS[comparison.task], comparison.baseline
+    words, before, after = view.words, view.before, view.focus
     score = words.score[0].upper() + words.score[1:]
     titles = {metric: f"{score}, {title.lower()}" for metric, title in words.groups.items()}
-    titles[class_mean(comparison)] = words.class_mean
-    if comparison.task == CLASSIFICATION:
-        titles |= {"ECE": "Calibration error (ECE)"}
+    titles[view.class_mean] = words.class_mean
+    if view.is_detector:
+        titles |= {view.at_count(name): f"Class-mean {name}" for name in ("precision", "F1")}
     else:
-        titles |= {at_count(comparison, name): f"Class-mean {name}" for name in ("precision", "F1")}
+        titles["ECE"] = "Calibration error (ECE)"
     shown = []
     for metric, title in titles.items():
-        if not _measured(before, focus, metric):
-            continue
-        change = focus.differences.get(metric, UNKNOWN)
-        remarks = [change_text(change), *(["with as many detections"] if "@n:" in metric else [])]
-        values = {"before": points(before[metric]), "after": points(focus[metric])}
-        shown.append({"title": title, **values, "remarks": remarks, "tone": tone(change, metric)})
-    return [*shown, *_rare_card(comparison, focus), *_threshold_card(before.thresholds, focus.thresholds)]
+        if view.has(metric):
+            change = view.change(metric)
+            remarks = [change_text(change), *(["with as many detections"] if "@n:" in metric else [])]
+            shown.append(Card(title, points(before[metric]), points(after[metric]), remarks, tone(change, metric)))
+    right, wrong = (view.at_count(name, "r") for name in ("found", "false-alarms"))
+    if view.is_detector and view.has(wrong):
+        old, new = (f"{row[right]:,.0f} / {row[wrong]:,.0f}" for row in (before, after))
+        gained, paid = view.change(right), view.change(wrong)
+        remarks = [f"false alarms {change_text(paid, wrong)}", f"right {change_text(gained, right)}"]
+        shown.append(Card("Rare classes: right / false alarms", old, new, remarks, tone(paid, wrong)))
+    if before.thresholds is not None and after.thresholds is not None:
+        shown.append(_threshold_card(before.thresholds, after.thresholds))
+    return shown
 
 
-def _rare_card(comparison: Comparison, focus: MethodResult) -> list[Section]:
-    """What rare classes gain, and what they pay for it."""
-    right, wrong = (at_count(comparison, name, "r") for name in ("found", "false-alarms"))
-    if comparison.task != DETECTION or not _measured(comparison.baseline, focus, wrong):
-        return []
-    values = [f"{row[right]:,.0f} / {row[wrong]:,.0f}" for row in (comparison.baseline, focus)]
-    changes = [focus.differences.get(name, UNKNOWN) for name in (right, wrong)]
-    remarks = [f"false alarms {change_text(changes[1], wrong)}", f"right {change_text(changes[0], right)}"]
-    title = "Rare classes: right / false alarms"
-    return [
-        {"title": title, "before": values[0], "after": values[1], "remarks": remarks, "tone": tone(changes[1], wrong)}
-    ]
-
-
-def _threshold_card(before: ThresholdCurve | None, after: ThresholdCurve | None) -> list[Section]:
-    if before is None or after is None:
-        return []
+def _threshold_card(before: ThresholdCurve, after: ThresholdCurve) -> Card:
     found, false_alarms = after.outcome
     remarks = [
         f"{before.found_at:,} → {found:,} of {after.objects:,} found",
         f"{before.false_alarms_at:,} → {false_alarms:,} false alarms",
     ]
     use = "keep it" if after.new.stays else f"use {after.use:.2g}"
-    return [{"title": "Score threshold", "before": f"{before.at:g}", "after": use, "remarks": remarks, "tone": "flat"}]
+    return Card("Score threshold", f"{before.at:g}", use, remarks, "flat")
 
 
-def _metric(row: MethodResult, name: str) -> float:
-    return row.values.get(name, math.nan)
-
-
-def _measured(before: MethodResult, after: MethodResult, metric: str) -> bool:
-    return not (math.isnan(_metric(before, metric)) or math.isnan(_metric(after, metric)))
-
-
-def metric_text(name: str, value: float) -> str:
-    """A metric as the page has it.
-
-    Example:
-        >>> metric_text("AP", 0.254), metric_text("NLL", 1.5), metric_text("AP", float("nan"))
-        ('25.4', '1.500', '–')
-    """
-    return "–" if math.isnan(value) else tables.metric_text(name, value)
-
-
-def methods(comparison: Comparison, focus: MethodResult) -> Section:
+def methods(view: View) -> Section:
     """Every method with its main metrics and their differences; the other metrics are folded away."""
-    words, task = WORDS[comparison.task], comparison.task
+    comparison = view.comparison
     main = main_columns(comparison)
     of_number = [name for name in main if "@n:" in name]
-    by_group = [at_count(comparison, "recall", group) for group in "rf"]
-    others = [name for name in (*by_group, *tables.OTHER_COLUMNS[task]) if name in comparison.metric_names]
+    by_group = [view.at_count("recall", group) for group in "rf"]
+    others = [name for name in (*by_group, *tables.OTHER_COLUMNS[comparison.task]) if name in comparison.metric_names]
     main = [name for name in main if "@n:" not in name]
     main += [others.pop(others.index(name)) for name in ("balanced", "ECE") if name in others]
     protocol, number = comparison.description, ""
-    if task == DETECTION:
+    if view.is_detector:
         protocol = f"{protocol}; {comparison.protocol.evaluator}"
-        if point := focus.recall.get(comparison.settings.at):
+        if point := view.focus.recall.get(comparison.settings.at):
             number = (
                 f"The {point.detections:,} highest-scored detections of each method, as many as the uncorrected model "
                 f"has above {point.at:g} (IoU 0.5). Recall, precision and F1 are means over classes. "
                 f"{UNVERIFIED if comparison.protocol.federated else ''}"
             )
     return {
-        "title": f"All methods on the same {words.data}",
-        "table": _table(comparison, focus, main),
-        "at_number": _table(comparison, focus, of_number) if number else None,
+        "title": f"All methods on the same {view.words.data}",
+        "table": _table(view, main),
+        "at_number": _table(view, of_number) if number else None,
         "number": number,
-        "others": _table(comparison, focus, others) if others else None,
+        "others": _table(view, others) if others else None,
         "protocol": protocol,
-        "notes": list(comparison.notes),
+        "notes": comparison.notes,
         "verdicts": [comparison.verdict(row.name) for row in comparison.rows[1:]],
     }
 
 
-def _table(comparison: Comparison, focus: MethodResult, columns: list[str]) -> Section:
-    best = {name: metric_text(name, _best(comparison, name)) for name in columns}
-    with_change = main_columns(comparison)
+def _table(view: View, columns: list[str]) -> Section:
+    rows, with_change = view.comparison.rows, main_columns(view.comparison)
+    best = {name: metric_text(name, _best(rows, name)) for name in columns}
 
     def cell(row: MethodResult, name: str) -> Section:
-        value, change = _metric(row, name), row.differences.get(name, UNKNOWN)
-        has_change = (name in with_change or "@n:" in name) and row is not comparison.baseline
+        value, change = metric_of(row, name), row.differences.get(name, UNKNOWN)
+        has_change = (name in with_change or "@n:" in name) and row is not view.before
         text = metric_text(name, value)
         of_change = {"change": change_text(change, name) if has_change else "", "tone": tone(change, name)}
         return {"value": value, "text": text, **of_change, "is_best": text == best[name] != "–"}
 
-    rows = [
-        {"name": row.name, "is_focus": row is focus, "cells": [cell(row, name) for name in columns]}
-        for row in comparison.rows
-    ]
     short = [name.partition("@")[0] for name in columns]
-    return {"columns": [COLUMN_TITLES.get(name, name) for name in short], "rows": rows}
+    return {
+        "columns": [COLUMN_TITLES.get(name, name) for name in short],
+        "rows": [
+            {"name": row.name, "is_focus": row is view.focus, "cells": [cell(row, name) for name in columns]}
+            for row in rows
+        ],
+    }
 
 
-def _best(comparison: Comparison, name: str) -> float:
-    values = [_metric(row, name) for row in comparison.rows if not math.isnan(_metric(row, name))]
+def _best(rows: Sequence[MethodResult], name: str) -> float:
+    values = [row.values[name] for row in rows if not math.isnan(metric_of(row, name))]
     if len(values) < 2 or name in tables.NEITHER_IS_GOOD:
         return math.nan
     return min(values) if small_is_good(name) else max(values)
 
 
-def logit_statistics(comparison: Comparison, focus: MethodResult) -> dict[str, FloatArray]:
-    """Training images, and mean and standard deviation of each class's logit before and after an affine correction."""
+@dataclass(frozen=True, eq=False)
+class LogitStatistics:
+    """Of each class the training images, and mean and standard deviation of its logit before and after."""
 
-    def column(name: str, option: str) -> FloatArray:
-        values = [getattr(entry, name) for entry in comparison.classes]
-        if all(value is None for value in values):
-            raise InputError(f"The comparison was made without `{option}`. {_compared_with(comparison, option)}")
-        return np.array([math.nan if value is None else value for value in values], np.float64)
+    images: FloatArray
+    mean: tuple[FloatArray, FloatArray]
+    std: tuple[FloatArray, FloatArray]
 
-    images = column("train_count", "--counts")
-    mean, std = (column(name, "--statistics") for name in ("mean", "std"))
-    scale, shift, affine = np.ones_like(mean), np.zeros_like(mean), focus.transform
+
+def logit_statistics(view: View) -> LogitStatistics:
+    """The logits of each class before and after an affine correction."""
+    entries, counts = view.comparison.classes, "train.json" if view.is_detector else "counts.csv"
+    images = _column(view.comparison, [entry.train_count for entry in entries], "--counts", counts)
+    mean = _column(view.comparison, [entry.mean for entry in entries], "--statistics", "statistics.safetensors")
+    std = _column(view.comparison, [entry.std for entry in entries], "--statistics", "statistics.safetensors")
+    scale, shift, affine = np.ones_like(mean), np.zeros_like(mean), view.focus.transform
     if isinstance(affine, ClassAffine):
         foreground = foreground_columns(affine.num_columns, affine.background)
         scale, shift = affine.scale[foreground], affine.shift[foreground]
     elif affine is not None:
-        raise InputError(f"`{focus.name}` is not a scale and shift per class: the statistics after it are unknown.")
-    after = {"mean_after": scale * mean + shift, "std_after": np.abs(scale) * std}
-    return {"images": images, "mean_before": mean, "std_before": std, **after}
+        raise InputError(
+            f"`{view.focus.name}` is not a scale and shift per class: the statistics after it are unknown."
+        )
+    return LogitStatistics(images, (mean, scale * mean + shift), (std, np.abs(scale) * std))
 
 
-def _compared_with(comparison: Comparison, option: str) -> str:
-    """How to compare again with an option that was left out; the name of its file is an example."""
-    typed = comparison.provenance.command
-    if not typed:
-        return "Compare again with it."
-    counts = "train.json" if comparison.task == DETECTION else "counts.csv"
-    example = {"--counts": counts, "--statistics": "statistics.safetensors"}[option]
-    replacing = () if "--overwrite" in typed else ("--overwrite",)
-    return f"Compare again with it: {command(*typed, option, example, *replacing)}"
+def _column(comparison: Comparison, values: Sequence[float | None], option: str, example: str) -> FloatArray:
+    """What is known of each class; where it is of none, how to compare again with the option that was left out."""
+    if any(value is not None for value in values):
+        return np.array([math.nan if value is None else value for value in values], np.float64)
+    typed, advice = comparison.provenance.command, "Compare again with it."
+    if typed:
+        replacing = () if "--overwrite" in typed else ("--overwrite",)
+        advice = f"Compare again with it: {command(*typed, option, example, *replacing)}"
+    raise InputError(f"The comparison was made without `{option}`. {advice}")
 
 
 def follows_count(values: FloatArray, images: FloatArray) -> float:
@@ -329,40 +270,38 @@ def follows_count(values: FloatArray, images: FloatArray) -> float:
     return spearman(values[finite], images[finite])
 
 
-def statistics(comparison: Comparison, focus: MethodResult) -> Section:
+def statistics(view: View) -> Section:
     """Mean and standard deviation of every class's logit against its training images, before and after."""
-    values, words = logit_statistics(comparison, focus), WORDS[comparison.task]
-    present = {entry.group for entry in comparison.classes}
-    groups = [GROUPS.get(entry.group or "", ("", "x"))[1] for entry in comparison.classes]
+    values, words, entries = logit_statistics(view), view.words, view.comparison.classes
+    present = {entry.group for entry in entries}
+    groups = [GROUPS.get(entry.group or "", ("", "x"))[1] for entry in entries]
     shown = [style_of for group, style_of in GROUPS.items() if group in present] or [("after", "x")]
     marks = [("before", "dot-before", "circle"), *((title, f"dot-{style}", SHAPES[style]) for title, style in shown)]
-    scatters = [
-        _scatter(key, title, values["images"], values[f"{key}_before"], values[f"{key}_after"], groups)
-        for key, title in (("mean", "Mean logit"), ("std", "Standard deviation of the logit"))
+    charts = [
+        _scatter("mean", "Mean logit", values.images, values.mean, groups),
+        _scatter("std", "Standard deviation of the logit", values.images, values.std, groups),
     ]
-    follows = follows_count(values["mean_before"], values["images"]) >= CLEARLY_FOLLOWS
     tips = []
-    for label, entry in enumerate(comparison.classes):
-        scores = [points(float(row.per_class[label])) for row in (comparison.baseline, focus)]
-        tip = [entry.name, _about(entry.group, values["images"][label], f"{entry.examples:,} {words.examples}")]
-        tip.append(f"{words.score} {scores[0]} → {scores[1]}")
-        tip += [
-            f"{key} {values[f'{key}_before'][label]:.2f} → {values[f'{key}_after'][label]:.2f}"
-            for key in ("mean", "std")
-        ]
+    for label, entry in enumerate(entries):
+        old, new = (points(float(row.per_class[label])) for row in (view.before, view.focus))
+        tip = [entry.name, _about(entry, words.examples), f"{words.score} {old} → {new}"]
+        for name, (before, after) in (("mean", values.mean), ("std", values.std)):
+            tip.append(f"{name} {before[label]:.2f} → {after[label]:.2f}")
         tips.append(tip)
+    follows = follows_count(values.mean[0], values.images) >= CLEARLY_FOLLOWS
     return {
         "title": "Why: logits follow the training frequency" if follows else "Do logits follow the training frequency?",
         "model": words.model,
         "legend": [(style, symbol_path(shape, [(7, 7)], 4.5), text) for text, style, shape in marks],
-        "charts": scatters,
-        "script": {"points": {chart["key"]: chart["places"] for chart in scatters}, "classes": tips},
+        "charts": charts,
+        "script": {"points": {chart["key"]: chart["places"] for chart in charts}, "classes": tips},
     }
 
 
 def _scatter(
-    key: str, title: str, images: FloatArray, before: FloatArray, after: FloatArray, groups: list[str]
+    key: str, title: str, images: FloatArray, sides: tuple[FloatArray, FloatArray], groups: list[str]
 ) -> Section:
+    before, after = sides
     finite = np.isfinite(before) & np.isfinite(after)
     counts = np.maximum(images, 1.0)
     x = Axis(float(counts.min()) * 0.85, float(counts.max()) * 1.15, LEFT, WIDTH - RIGHT, logarithmic=True)
@@ -379,43 +318,59 @@ def _scatter(
 
     outlines = [("dot-before", path(group, 1, size)) for group in SHAPES]
     marks = [(f"dot-{group}", path(group, 2, 0.85 * size)) for group in SHAPES]
-    caption = f"Rank correlation with the training images: {follows_count(before, images):+.2f} before, "
     # Where only rounding is left, ranks mean nothing.
     is_flat = finite.any() and np.ptp(after[finite]) < 0.01 * np.ptp(before[finite])
-    caption += "none after: all classes are equal." if is_flat else f"{follows_count(after, images):+.2f} after."
-    drawn = {"x": x, "y": y, "symbols": [symbols for symbols in (*outlines, *marks) if symbols[1]]}
-    return {"key": key, "title": title, "places": places, "known": int(finite.sum()), "caption": caption, **drawn}
-
-
-def _about(group: str | None, images: float | None, examples: str) -> str:
-    """What to know of a class before believing its numbers."""
-    trained = "" if images is None or math.isnan(images) else f"{images:,.0f} training images"
-    return ", ".join(text for text in (GROUPS.get(group or "", ("", ""))[0], trained, examples) if text)
-
-
-def classes(comparison: Comparison, focus: MethodResult) -> Section:
-    """The classes that gained most and those that lost most, and all classes."""
-    words = WORDS[comparison.task]
-    rows: list[Section] = []
-    for entry, before, after in zip(comparison.classes, comparison.baseline.per_class, focus.per_class, strict=True):
-        title, style = GROUPS.get(entry.group or "", ("", ""))
-        change = float(after - before)
-        about = {"name": entry.name, "group": title, "style": style, "examples": entry.examples}
-        rows.append(
-            {
-                **about,
-                "about": _about(entry.group, entry.train_count, f"{entry.examples:,} {words.examples}"),
-                "images": entry.train_count,
-                "before": float(before),
-                "after": float(after),
-                "change": change,
-                "tone": "up" if change > 0 else "down" if change < 0 else "flat",
-            }
-        )
-    gained = sorted((row for row in rows if row["change"] > 0), key=lambda row: -row["change"])
-    lost = sorted((row for row in rows if row["change"] < 0), key=lambda row: row["change"])
+    new = "none after: all classes are equal" if is_flat else f"{follows_count(after, images):+.2f} after"
     return {
-        "words": words,
+        "key": key,
+        "title": title,
+        "places": places,
+        "known": int(finite.sum()),
+        "caption": f"Rank correlation with the training images: {follows_count(before, images):+.2f} before, {new}.",
+        "x": x,
+        "y": y,
+        "symbols": [(style, path) for style, path in (*outlines, *marks) if path],
+    }
+
+
+def _about(entry: EvaluatedClass, examples: str) -> str:
+    """What to know of a class before believing its numbers."""
+    trained = "" if entry.train_count is None else f"{entry.train_count:,.0f} training images"
+    texts = (GROUPS.get(entry.group or "", ("", ""))[0], trained, f"{entry.examples:,} {examples}")
+    return ", ".join(text for text in texts if text)
+
+
+class ClassRow(NamedTuple):
+    """A class with its score before and after."""
+
+    entry: EvaluatedClass
+    group: str
+    style: str
+    about: str
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """What the correction adds to the score."""
+        return self.after - self.before
+
+    @property
+    def tone(self) -> str:
+        """How it is coloured."""
+        return "up" if self.change > 0 else "down" if self.change < 0 else "flat"
+
+
+def classes(view: View) -> Section:
+    """The classes that gained most and those that lost most, and all classes."""
+    rows = [
+        ClassRow(entry, *GROUPS.get(entry.group or "", ("", "")), _about(entry, view.words.examples), *map(float, pair))
+        for entry, *pair in zip(view.comparison.classes, view.before.per_class, view.focus.per_class, strict=True)
+    ]
+    gained = sorted((row for row in rows if row.change > 0), key=lambda row: -row.change)
+    lost = sorted((row for row in rows if row.change < 0), key=lambda row: row.change)
+    return {
+        "words": view.words,
         "counts": (len(gained), len(lost)),
         "sides": [("Gained most", gained[:SHOWN_CLASSES]), ("Lost most", lost[:SHOWN_CLASSES])],
         "rows": rows,
@@ -423,9 +378,9 @@ def classes(comparison: Comparison, focus: MethodResult) -> Section:
     }
 
 
-def errors(comparison: Comparison, focus: MethodResult) -> Section:
+def errors(view: View) -> Section:
     """What each kind of error costs before and after, by TIDE."""
-    before, after = comparison.baseline.tide, focus.tide
+    before, after = view.before.tide, view.focus.tide
     if before is None or after is None:
         raise InputError(
             "The comparison has no kinds of error. Compare again (in Python with `report_images` above 0)."
@@ -437,9 +392,9 @@ def errors(comparison: Comparison, focus: MethodResult) -> Section:
         value = side[kind]
         return value, 0.0 if math.isnan(value) else 100 * max(value, 0.0) / largest
 
-    scope = "Over all images and classes of the comparison."
-    if focus.errors is None and focus.details is not None:
-        scope = f"Over {focus.details.images:,} of the {focus.details.of_images:,} images."
+    scope, details = "Over all images and classes of the comparison.", view.focus.details
+    if view.focus.errors is None and details is not None:
+        scope = f"Over {details.images:,} of the {details.of_images:,} images."
     return {
         "bases": (before["AP50"], after["AP50"]),
         "rows": [(kind, ERROR_MEANINGS[kind], bar(before, kind), bar(after, kind)) for kind in kinds],
@@ -448,92 +403,95 @@ def errors(comparison: Comparison, focus: MethodResult) -> Section:
     }
 
 
-def thresholds(comparison: Comparison, focus: MethodResult) -> Section:
+def thresholds(view: View) -> Section:
     """Precision, recall and F1 over the score threshold, and which threshold to use now."""
-    before, after = comparison.baseline.thresholds, focus.thresholds
+    before, after = view.before.thresholds, view.focus.thresholds
     if before is None or after is None:
         raise InputError("The comparison has no threshold curves. Compare again.")
-    x, y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)
 
     def line(curve: ThresholdCurve, values: Sequence[float | None], at: float) -> Section:
-        places = [(x(t), y(value)) for t, value in zip(curve.thresholds, values, strict=True) if value is not None]
-        nearest = int(np.abs(np.array(curve.thresholds) - at).argmin())
-        chosen = values[nearest]
-        mark = [] if chosen is None else [(x(at), y(chosen))]
+        curve_values = zip(curve.thresholds, values, strict=True)
+        places = [(SHARE_X(threshold), SHARE_Y(value)) for threshold, value in curve_values if value is not None]
+        chosen = values[int(np.abs(np.array(curve.thresholds) - at).argmin())]
+        mark = [] if chosen is None else [(SHARE_X(at), SHARE_Y(chosen))]
         return {"line": line_path(places), "mark": symbol_path("circle", mark, 4.5)}
 
-    sides, charts = (before.measures(), after.measures()), []
-    for title in sides[0]:
-        lines = {"before": line(before, sides[0][title], before.at), "after": line(after, sides[1][title], after.use)}
-        charts.append({"title": title, "x": x, "y": y, **lines})
-    sentence, note = describe_threshold(before, after), UNVERIFIED if comparison.protocol.federated else ""
+    old, new = before.measures(), after.measures()
+    charts = [
+        {
+            "title": title,
+            "x": SHARE_X,
+            "y": SHARE_Y,
+            "before": line(before, old[title], before.at),
+            "after": line(after, new[title], after.use),
+        }
+        for title in old
+    ]
+    sentence, note = describe_threshold(before, after), UNVERIFIED if view.comparison.protocol.federated else ""
     return {"sentence": sentence, "charts": charts, "best": (before.best, after.best), "note": note}
 
 
-def confusions(comparison: Comparison, focus: MethodResult) -> Section:
+def confusions(view: View) -> Section:
     """The pairs of classes that the uncorrected classifier confuses most, and how often each method does."""
-    if not comparison.baseline.confused:
+    if not view.before.confused:
         raise InputError("The uncorrected model confuses no classes.")
-    named = comparison.classes
-    pairs = [
-        (
-            named[pair.label].name,
-            named[pair.predicted].name,
-            [named[pair.label].examples, *(row.confused[index].errors for row in comparison.rows)],
-        )
-        for index, pair in enumerate(comparison.baseline.confused)
-    ]
-    return {"columns": ["rows", *(row.name for row in comparison.rows)], "pairs": pairs}
+    rows, entries = view.comparison.rows, view.comparison.classes
+    pairs = []
+    for index, pair in enumerate(view.before.confused):
+        entry, other = entries[pair.label], entries[pair.predicted]
+        pairs.append((entry.name, other.name, [entry.examples, *(row.confused[index].errors for row in rows)]))
+    return {"columns": ["rows", *(row.name for row in rows)], "pairs": pairs}
 
 
-def reliability(comparison: Comparison, focus: MethodResult) -> Section:
+def reliability(view: View) -> Section:
     """How often a classifier is right, by how sure it says it is, before and after."""
-    x, y = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, HEIGHT - BOTTOM, TOP + 8)
     charts = []
-    for title, row in (("Before", comparison.baseline), ("After", focus)):
+    for title, row in (("Before", view.before), ("After", view.focus)):
         if row.reliability is None:
             raise InputError("The comparison has no accuracy by confidence. Compare again.")
         columns = zip(row.reliability.confidence.tolist(), row.reliability.accuracy.tolist(), strict=True)
-        places = [(x(sure), y(right)) for sure, right in columns if not math.isnan(sure)]
+        places = [(SHARE_X(sure), SHARE_Y(right)) for sure, right in columns if not math.isnan(sure)]
         named = {"ECE": "ECE", "confidence": "mean confidence", "top-1": "accuracy"}
-        caption = ", ".join(f"{words} {metric_text(name, _metric(row, name))}" for name, words in named.items())
+        caption = ", ".join(f"{words} {metric_text(name, metric_of(row, name))}" for name, words in named.items())
         drawn = {"line": line_path(places), "marks": symbol_path("circle", places, 3.2)}
-        charts.append({"title": title, "x": x, "y": y, "caption": caption, **drawn})
+        charts.append({"title": title, "x": SHARE_X, "y": SHARE_Y, "caption": caption, **drawn})
     return {"charts": charts}
 
 
-def provenance(comparison: Comparison, focus: MethodResult) -> Section:
+def provenance(view: View) -> Section:
     """What the numbers were made from; settings as JSON, which the page folds away."""
-    made, settings, inputs = comparison.provenance, comparison.settings, comparison.provenance.inputs
+    comparison, inputs = view.comparison, view.inputs
+    made, settings = comparison.provenance, comparison.settings
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
     intervals = "none"
     if settings.num_bootstrap:
-        drawn = f"{settings.num_bootstrap:,} paired draws of {WORDS[comparison.task].units}"
+        drawn = f"{settings.num_bootstrap:,} paired draws of {view.words.units}"
         intervals = f"{100 * settings.confidence:g} %, from {drawn}, seed {settings.seed}"
     facts = {
         "Compared": f"{made.created} with {versions}{'' if made.command else '; from Python'}",
         "Protocol": comparison.description,
         "Intervals": intervals,
     }
-    if statistics := inputs.get("statistics"):
-        named = {name: statistics.get(name) for name in ("layer", "population", "activation")}
-        named["model"] = statistics.get("source") and f"{statistics['source'][:18]}…"
+    if statistics := inputs.statistics:
+        named = {"layer": statistics.layer, "population": statistics.population, "activation": statistics.activation}
+        named["model"] = statistics.source and f"{statistics.source[:18]}…"
         described = ", ".join(f"{name} {value}" for name, value in named.items() if value)
-        facts["Statistics"] = f"{statistics['logits']:,} logits of each class; {described}"
-    if predictions := inputs.get("predictions"):
-        of_each = f"{predictions['proposals']:,} proposals, {predictions['columns']:,} logits each"
-        facts["Predictions"] = f"{predictions['images']:,} images, {of_each}"
-    if logits := inputs.get("logits"):
-        facts["Logits"] = f"{logits['rows']:,} rows, {logits['columns']:,} logits each"
+        facts["Statistics"] = f"{statistics.logits:,} logits of each class; {described}"
+    if predictions := inputs.predictions:
+        of_each = f"{predictions.proposals:,} proposals, {predictions.columns:,} logits each"
+        facts["Predictions"] = f"{predictions.images:,} images, {of_each}"
+    if logits := inputs.logits:
+        facts["Logits"] = f"{logits.rows:,} rows, {logits.columns:,} logits each"
     raw = {"settings": asdict(settings), "methods": {row.name: dict(row.settings) for row in comparison.rows[1:]}}
-    return {"facts": facts, "raw": json.dumps(raw, ensure_ascii=False, indent=1, default=str)}
+    raw_text = json.dumps(raw, ensure_ascii=False, indent=1, default=str)
+    return {"facts": facts, "commands": view.commands, "raw": raw_text}
 
 
-def subject(comparison: Comparison, folder: Path) -> str:
+def subject(view: View, folder: Path) -> str:
     """Which model was measured on which data, as far as the comparison knows; else its folder."""
-    inputs = comparison.provenance.inputs
-    model = (inputs.get("predictions") or inputs.get("logits") or {}).get("model")
-    labels = inputs.get("annotations")
-    data = Path(str(labels)).name if labels else (inputs.get("logits") or {}).get("name")
-    name = str(model or folder.resolve().name)
+    predictions = view.inputs.predictions or view.inputs.logits
+    name = (predictions and predictions.model) or folder.resolve().name
+    data = view.inputs.logits.name if view.inputs.logits else None
+    if view.inputs.annotations:
+        data = Path(view.inputs.annotations).name
     return f"{name} on {data}" if data not in (None, "", "logits") else name

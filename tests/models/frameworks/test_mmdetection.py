@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from logn.errors import InputError
+from logn.models.layer import LogitLayer
 from logn.models.locate import locate_logits
 from logn.models.torch.attach import attach
 from logn.models.torch.fold import fold
@@ -20,7 +21,22 @@ from logn.models.torch.record import record
 
 CLASSES = 5
 FEATURES = 12
-WAY_OUT = "use logn.attach instead"
+GENERATOR = torch.Generator().manual_seed(1)
+ROWS, QUERIES = torch.rand(20, FEATURES, generator=GENERATOR), torch.rand(2, 9, FEATURES, generator=GENERATOR)
+
+
+class Module(nn.Module):
+    """A class of MMDetection's, by where it says that it comes from."""
+
+    __module__ = "mmdet.models"
+
+    def __init_subclass__(cls):
+        cls.__module__ = "mmdet.models"
+
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
 
 
 class NormedLinear(nn.Linear):
@@ -31,34 +47,18 @@ class NormedLinear(nn.Linear):
         return nn.functional.linear(20 * features / (features.norm(dim=1, keepdim=True) + 1e-6), weight, self.bias)
 
 
-class Shared2FCBBoxHead(nn.Module):
-    __module__ = "mmdet.models.roi_heads.bbox_heads.convfc_bbox_head"
-
-    def __init__(self, classifier=nn.Linear, extra=1, use_sigmoid=False):
-        super().__init__()
-        self.num_classes = CLASSES
-        self.loss_cls = types.SimpleNamespace(use_sigmoid=use_sigmoid)
-        self.fc_cls = classifier(FEATURES, CLASSES + extra)
-        self.fc_reg = nn.Linear(FEATURES, 4 * CLASSES)
+class RoIHead(Module):
+    pass
 
 
-class RoIHead(nn.Module):
-    __module__ = "mmdet.models.roi_heads.standard_roi_head"
+class TwoStageDetector(Module):
+    def __init__(self, stages=0, classifier=nn.Linear, extra=1, use_sigmoid=False):
+        def head():
+            loss, layer = SimpleNamespace(use_sigmoid=use_sigmoid), classifier(FEATURES, CLASSES + extra)
+            return Module(num_classes=CLASSES, loss_cls=loss, fc_cls=layer, fc_reg=nn.Linear(FEATURES, 4 * CLASSES))
 
-    def __init__(self, stages=0, **options):
-        super().__init__()
-        one = Shared2FCBBoxHead(**options)
-        self.bbox_head = nn.ModuleList(Shared2FCBBoxHead(**options) for _ in range(stages)) if stages else one
-        self.mask_head = nn.Conv2d(FEATURES, CLASSES, 1)
-
-
-class TwoStageDetector(nn.Module):
-    __module__ = "mmdet.models.detectors.two_stage"
-
-    def __init__(self, **options):
-        super().__init__()
-        self.rpn_head = nn.ModuleDict({"rpn_cls": nn.Conv2d(FEATURES, 3, 1)})
-        self.roi_head = RoIHead(**options)
+        super().__init__(rpn_head=nn.ModuleDict({"rpn_cls": nn.Conv2d(FEATURES, 3, 1)}))
+        self.roi_head = RoIHead(bbox_head=nn.ModuleList(head() for _ in range(stages)) if stages else head())
 
     def forward(self, features):
         heads = self.roi_head.bbox_head
@@ -66,76 +66,33 @@ class TwoStageDetector(nn.Module):
         return [head.fc_cls(features + stage) for stage, head in enumerate(heads)]
 
 
-class SingleStageDetector(nn.Module):
-    __module__ = "mmdet.models.detectors.single_stage"
-
-    def __init__(self, head, name="bbox_head"):
-        super().__init__()
-        self.add_module(name, head)
-
-    def forward(self, inputs):
-        return next(self.children())(inputs)
-
-
-class DenseHead(nn.Module):
-    __module__ = "mmdet.models.dense_heads.anchor_head"
-
-    def __init__(self, name, anchors, use_sigmoid=True, levels=0):
-        super().__init__()
-        self.use_sigmoid_cls = use_sigmoid
-        self.cls_out_channels = CLASSES if use_sigmoid else CLASSES + 1
-        self.anchors, self.name = anchors, name
-        channels = anchors * self.cls_out_channels
+class DenseHead(Module):
+    def __init__(self, name, anchors=1, use_sigmoid=True, levels=0):
+        super().__init__(use_sigmoid_cls=use_sigmoid, cls_out_channels=CLASSES + (not use_sigmoid))
         self.cls_convs = nn.ModuleList([nn.Conv2d(FEATURES, FEATURES, 3, padding=1)])
-        if levels:
-            blocks = [nn.Sequential(nn.ReLU(), nn.Conv2d(FEATURES, channels, 1)) for _ in range(levels)]
-            setattr(self, name, nn.ModuleList(blocks))
-        else:
-            setattr(self, name, nn.Conv2d(FEATURES, channels, 3, padding=1))
-
-    def forward(self, levels):
-        layer = getattr(self, self.name)
-        scores = [
-            (layer[index] if isinstance(layer, nn.ModuleList) else layer)(level) for index, level in enumerate(levels)
-        ]
-        # As the framework flattens them: channels last, then rows of classes.
-        return [torch.cat([score.permute(0, 2, 3, 1).reshape(-1, self.cls_out_channels) for score in scores])]
+        layers = [nn.Conv2d(FEATURES, anchors * self.cls_out_channels, 1) for _ in range(max(levels, 1))]
+        setattr(self, name, nn.ModuleList(nn.Sequential(nn.ReLU(), layer) for layer in layers) if levels else layers[0])
 
 
-class QueryHead(nn.Module):
-    """The class layer of a transformer: given a stack of layers, or called once per layer."""
-
-    def __init__(self, name):
-        super().__init__()
-        self.loss_cls = types.SimpleNamespace(use_sigmoid=False)
-        self.add_module(name, nn.Linear(FEATURES, CLASSES + 1))
+class TOODHead(DenseHead):
+    pass
 
 
-class DETRHead(QueryHead):
-    __module__ = "mmdet.models.dense_heads.detr_head"
-
-    def forward(self, queries):
-        return [self.fc_cls(torch.stack([queries, queries * 2]))[-1].flatten(0, 1)]
+class DETRHead(Module):
+    pass
 
 
-class Mask2FormerHead(QueryHead):
-    __module__ = "mmdet.models.dense_heads.mask2former_head"
-
+class Mask2FormerHead(Module):
     def forward(self, queries):
         return [[self.cls_embed(queries * layer) for layer in (1, 2, 3)][-1].flatten(0, 1)]
 
 
-class DeformableDETRHead(nn.Module):
-    __module__ = "mmdet.models.dense_heads.deformable_detr_head"
-
+class DeformableDETRHead(Module):
     def __init__(self, share_pred_layer, as_two_stage):
-        super().__init__()
-        self.loss_cls = types.SimpleNamespace(use_sigmoid=True)
-        self.as_two_stage = as_two_stage
-        shared = nn.Linear(FEATURES, CLASSES)
-        self.cls_branches = nn.ModuleList(
-            shared if share_pred_layer else nn.Linear(FEATURES, CLASSES) for _ in range(4 if as_two_stage else 3)
-        )
+        super().__init__(loss_cls=SimpleNamespace(use_sigmoid=True), as_two_stage=as_two_stage)
+        shared, count = nn.Linear(FEATURES, CLASSES), 4 if as_two_stage else 3
+        layers = [shared if share_pred_layer else nn.Linear(FEATURES, CLASSES) for _ in range(count)]
+        self.cls_branches = nn.ModuleList(layers)
 
     def forward(self, memory):
         queries = memory
@@ -146,40 +103,64 @@ class DeformableDETRHead(nn.Module):
         return [[self.cls_branches[layer](queries + layer) for layer in range(3)][-1].flatten(0, 1)]
 
 
-def dense(name, **options):
-    return SingleStageDetector(DenseHead(name, **options))
+class Detector(Module):
+    """With one head, by whatever name."""
+
+    def forward(self, inputs):
+        return next(self.children())(inputs)
+
+
+def query_head(kind, name):
+    return kind(**{"loss_cls": SimpleNamespace(use_sigmoid=False), name: nn.Linear(FEATURES, CLASSES + 1)})
 
 
 def mask2former():
-    return SingleStageDetector(Mask2FormerHead("cls_embed"), "panoptic_head")
+    return Detector(panoptic_head=query_head(Mask2FormerHead, "cls_embed"))
 
 
-GENERATOR = torch.Generator().manual_seed(1)
-ROWS, QUERIES = torch.rand(20, FEATURES, generator=GENERATOR), torch.rand(2, 9, FEATURES, generator=GENERATOR)
-PYRAMID = [torch.rand(2, FEATURES, size, size + 1, generator=GENERATOR) for size in (4, 2)]
-CONVOLUTIONS = {"retina_cls": 9, "atss_cls": 1}
-# model, inputs, what is known of its layer
-MODELS = {
-    "mask_rcnn": (TwoStageDetector, ROWS, {"path": "roi_head.bbox_head.fc_cls", "population": "test proposals"}),
-    "cascade": (lambda: TwoStageDetector(stages=3), ROWS, {"stages": True}),
-    **{
-        name: (lambda name=name: dense(name, anchors=CONVOLUTIONS[name]), PYRAMID, {"path": f"bbox_head.{name}"})
-        for name in CONVOLUTIONS
-    },
-    "levels": (lambda: dense("multi_level_conv_cls", anchors=1, levels=2), PYRAMID, {}),
-    "ssd": (lambda: dense("cls_convs", anchors=4, levels=2, use_sigmoid=False), PYRAMID, {}),
-    "detr": (
-        lambda: SingleStageDetector(DETRHead("fc_cls")),
-        QUERIES,
-        {"path": "bbox_head.fc_cls", "final_only": "slice"},
+def levels(name):
+    return tuple(f"bbox_head.{name}.{level}.1" for level in range(2))
+
+
+FC_CLS = "roi_head.bbox_head.fc_cls"
+REGIONS = {"activation": "softmax", "class_axis": -1, "population": "test proposals"}
+DENSE = {"activation": "sigmoid", "class_axis": 1, "population": "all anchors", "num_columns": CLASSES}
+LAST = {"background": -1, "activation": "softmax", "class_axis": -1, "population": "queries"}
+LAYERS = {
+    "mask_rcnn": (TwoStageDetector(), LogitLayer(FC_CLS, -1, **REGIONS)),
+    "seesaw": (TwoStageDetector(extra=2), LogitLayer(FC_CLS, None, **REGIONS, extra_columns=2)),
+    "equalised": (TwoStageDetector(use_sigmoid=True), LogitLayer(FC_CLS, -1, **{**REGIONS, "activation": "sigmoid"})),
+    "retinanet": (
+        Detector(bbox_head=DenseHead("retina_cls", 9)),
+        LogitLayer("bbox_head.retina_cls", **DENSE, anchors=9),
     ),
-    "mask2former": (mask2former, QUERIES, {"path": "panoptic_head.cls_embed", "final_only": "call"}),
+    "atss": (Detector(bbox_head=DenseHead("atss_cls")), LogitLayer("bbox_head.atss_cls", **DENSE)),
+    "yolox": (
+        Detector(bbox_head=DenseHead("multi_level_conv_cls", levels=2)),
+        LogitLayer(levels("multi_level_conv_cls"), **DENSE, anchors=(1, 1)),
+    ),
+    "ssd": (
+        Detector(bbox_head=DenseHead("cls_convs", 4, use_sigmoid=False, levels=2)),
+        LogitLayer(
+            levels("cls_convs"),
+            -1,
+            **{**DENSE, "activation": "softmax", "num_columns": CLASSES + 1},
+            anchors=(4, 4),
+        ),
+    ),
+    "detr": (
+        Detector(bbox_head=query_head(DETRHead, "fc_cls")),
+        LogitLayer("bbox_head.fc_cls", **LAST, final_only="slice"),
+    ),
+    "mask2former": (mask2former(), LogitLayer("panoptic_head.cls_embed", **LAST, final_only="call")),
 }
-PATHS = {
-    "cascade": tuple(f"roi_head.bbox_head.{stage}.fc_cls" for stage in range(3)),
-    "levels": tuple(f"bbox_head.multi_level_conv_cls.{level}.1" for level in range(2)),
-    "ssd": tuple(f"bbox_head.cls_convs.{level}.1" for level in range(2)),
-}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_class_layer_is_found_by_name(name):
+    model, layer = LAYERS[name]
+    assert locate_logits(model) == layer
+    assert locate_logits(nn.ModuleDict({"inner": model})).paths == tuple(f"inner.{path}" for path in layer.paths)
 
 
 def make(model, spread):
@@ -188,46 +169,35 @@ def make(model, spread):
     return model
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_recorded_attached_and_folded_agree_with_the_model(name, agreement, spread):
-    build, inputs, known = MODELS[name]
-    layer, _ = agreement(make(build(), spread), lambda model: model(inputs))
-    is_sigmoid = name in (*CONVOLUTIONS, "levels")
-    assert (layer.background, layer.activation) == ((None, "sigmoid") if is_sigmoid else (-1, "softmax"))
-    assert layer.class_axis == (1 if inputs is PYRAMID else -1)
-    assert layer.anchors_of(0) == CONVOLUTIONS.get(name, 4 if name == "ssd" else 1)
-    assert layer.paths == PATHS.get(name, layer.paths)
-    expected = {"final_only": None, "stages": False, **known}
-    assert {key: getattr(layer, key) for key in expected} == expected
+def test_each_stage_of_a_cascade_has_a_map_of_its_own(agreement, spread):
+    layer, _ = agreement(make(TwoStageDetector(stages=3), spread), lambda model: model(ROWS))
+    assert layer.paths == tuple(f"roi_head.bbox_head.{stage}.fc_cls" for stage in range(3))
+
+
+def test_only_the_last_of_the_calls_of_a_pass_counts(agreement, spread):
+    agreement(make(mask2former(), spread), lambda model: model(QUERIES))
 
 
 @pytest.mark.parametrize("stages", [0, 3])
 def test_cosine_heads_are_attached_to_and_not_folded(stages, agreement, spread):
     model = make(TwoStageDetector(stages=stages, classifier=NormedLinear), spread)
-    layer, _ = agreement(model, lambda model: model(ROWS), fold_refused=WAY_OUT)
-    assert layer.background == -1
+    agreement(model, lambda model: model(ROWS), fold_refused="use logn.attach instead")
 
 
 def test_the_map_covers_the_classes_of_seesaw_and_not_its_objectness(agreement, spread, class_map):
     model = make(TwoStageDetector(extra=2), spread)
     layer, folded = agreement(model, lambda model: [logits[:, :CLASSES] for logits in model(ROWS)])
-    assert (layer.background, layer.activation, layer.extra_columns) == (None, "softmax", 2)
     plain = model(ROWS)[0].detach()
     np.testing.assert_allclose(folded(ROWS)[0][:, CLASSES:].detach(), plain[:, CLASSES:], atol=1e-6)
     with attach(model, layer, class_map(CLASSES)):
         np.testing.assert_array_equal(model(ROWS)[0][:, CLASSES:].detach(), plain[:, CLASSES:])
 
 
-def test_equalised_heads_have_a_sigmoid_and_a_background():
-    layer = locate_logits(TwoStageDetector(use_sigmoid=True))
-    assert (layer.background, layer.activation) == (-1, "sigmoid")
-
-
 @pytest.mark.parametrize("as_two_stage", [False, True])
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.filterwarnings("ignore:.* was tied to")
 def test_deformable_detr_is_corrected_in_its_last_decoder_layer_only(share, as_two_stage, agreement, spread):
-    model = make(SingleStageDetector(DeformableDETRHead(share, as_two_stage)), spread)
+    model = make(Detector(bbox_head=DeformableDETRHead(share, as_two_stage)), spread)
     layer, folded = agreement(model, lambda model: model(QUERIES))
     assert (layer.path, layer.background, layer.activation) == ("bbox_head.cls_branches.2", None, "sigmoid")
     model(QUERIES)
@@ -242,7 +212,7 @@ def test_deformable_detr_is_corrected_in_its_last_decoder_layer_only(share, as_t
 
 
 def test_a_refused_fold_leaves_shared_slots_shared(class_map):
-    model = SingleStageDetector(DeformableDETRHead(True, False))
+    model = Detector(bbox_head=DeformableDETRHead(True, False))
     layer = locate_logits(model)
     model.bbox_head.cls_branches[2].half()
     with pytest.raises(InputError, match="overflows"):
@@ -262,9 +232,6 @@ def test_a_pass_that_fails_leaves_nothing_for_the_next(spread):
 
 
 def test_heads_that_mix_their_logits_are_not_guessed(refusal):
-    class TOODHead(DenseHead):
-        __module__ = "mmdet.models.dense_heads.tood_head"
-
-    with pytest.raises(InputError, match="SingleStageDetector"):
-        locate_logits(SingleStageDetector(TOODHead("conv_cls", anchors=1)))
+    with pytest.raises(InputError, match="class"):
+        locate_logits(Detector(bbox_head=TOODHead("conv_cls")))
     refusal(TwoStageDetector(), CLASSES + 1)
