@@ -16,13 +16,13 @@ from logn.base.arrays import softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.matching.bootstrap_draws import Draws
-from logn.measure.classification.logits import moments_of_logits, open_logits, row_outcomes
 from logn.measure.classification.metrics import (
     BINS,
     bootstrap_metrics,
     classification_metrics,
     weighted_metrics,
 )
+from logn.measure.classification.rows import moments_of_logits, open_logits, row_outcomes
 from logn.measure.classification.truth import PAPER_BOUNDS, classification_truth, read_labels
 from logn.methods.affine import ClassAffine
 
@@ -110,7 +110,7 @@ def test_files_are_mapped_and_blocks_do_not_change_a_bit(problem, tmp_path, monk
     assert isinstance(source, np.memmap)
     halved = ClassAffine(np.full(CLASSES, 0.5), np.arange(CLASSES) / 10)
     whole = row_outcomes(opened, labels, [None, halved])
-    monkeypatch.setattr("logn.measure.classification.logits.NUMBERS_AT_ONCE", 50)
+    monkeypatch.setattr("logn.measure.classification.rows.NUMBERS_AT_ONCE", 50)
     seen = []
     small = row_outcomes(opened, labels, [None, halved], seen.append)
     assert sum(seen) == len(labels)

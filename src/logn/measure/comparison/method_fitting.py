@@ -255,19 +255,3 @@ def aligned_counts(counts: ClassCounts | npt.ArrayLike, head: Head) -> ClassCoun
             f"but got {table.num_classes}."
         )
     return table
-
-
-@dataclass(frozen=True)
-class UnsavedMap:
-    """Stands for a map of logits that a saved comparison could not hold: only its numbers were kept.
-
-    Example:
-        >>> UnsavedMap()(np.zeros(2))
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: This map could not be saved with its comparison. Compare again to use it.
-    """
-
-    def __call__(self, logits: Any) -> Any:
-        """Refuse: there is nothing to map with."""
-        raise InputError("This map could not be saved with its comparison. Compare again to use it.")
