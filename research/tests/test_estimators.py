@@ -20,19 +20,19 @@ T = np.array([1.0, 0.8, 0.2, 1.5])
 LOGITS = np.array([[3.0, 1.0, 0.0], [0.0, 2.0, 5.0], [1.0, 4.0, 0.0]], np.float32)
 
 
-def average_of(*batches, **options):
-    average = MovingAverage(batches[0].shape[1], **options)
+def average_of(*batches, head=None, **options):
+    average = MovingAverage(head or batches[0].shape[1], **options)
     for batch in batches:
         average.update(batch)
     return average
 
 
 def test_moving_average_as_in_the_official_head():
-    metadata = Head(population="regions", background=-1, activation="softmax")
-    moments = average_of(X[:2], X[2:], momentum=0.1, sample_rows=9, metadata=metadata).moments()
+    head = Head(X.shape[1], population="regions", background=-1, activation="softmax")
+    moments = average_of(X[:2], X[2:], momentum=0.1, sample_rows=9, head=head).moments()
     np.testing.assert_allclose(moments.mean, [0.09, 0.065, -0.26, 0.665], atol=1e-12)
     np.testing.assert_allclose(moments.variance, [1.19, 0.8675, 1.4675, 1.305], atol=1e-12)
-    assert moments.head == replace(metadata, population="regions, moving average")
+    assert moments.head == replace(head, population="regions, moving average")
     np.testing.assert_array_equal(np.sort(moments.sample, axis=0), np.sort(X.astype(np.float16), axis=0))
     np.testing.assert_allclose(moments.mean_probability, softmax(X).mean(axis=0))
     logits = logn.logit_normalization(moments, eps=0.0)(T)

@@ -121,7 +121,7 @@ def test_a_detector_in_an_onnx_file_is_stored_and_measured(run, tmp_path, labels
     done = run("predict", tmp_path / "m.onnx", "--like", "yolox", *names, "-d", labels, "-o", store)
     assert (done.code, "2 of 2 images" in done.out) == (0, True)
     header = Predictions(store).header
-    assert (header.class_names, header.head.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
+    assert (header.head.class_names, header.head.objectness, header.postprocessing.nms_iou) == (NAMES, True, 0.65)
     assert Predictions(store).num_proposals == 2 * (16 + 4 + 1)
     measured = run("compare", store, "-d", labels, "--json").json
     assert 0 <= measured["rows"][0]["values"]["AP"] <= 1

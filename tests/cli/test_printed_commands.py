@@ -187,7 +187,7 @@ def test_a_detector_without_names_gets_them_from_a_file(paste, run, refused):
     done = run(*words, "--class-names", "names.txt")
     assert done.code == 0
     assert "2 of the 3 classes of the model are in the labels" in done.err
-    assert Predictions("predictions").header.class_names == NAMES
+    assert Predictions("predictions").header.head.class_names == NAMES
     Path("four.txt").write_text("a\nb\nc\nd")
     assert "names 4 classes, but the logits have 3 columns" in refused(*words, "--class-names", "four.txt")
 

@@ -31,7 +31,7 @@ def made_images(seed, header, *, images=3, rows=25, spreads=(2.0,)):
     """Boxes on a grid, and rounded logits: they make equal scores, whose order matters."""
     rng, result = np.random.default_rng(seed), []
     for image in range(images):
-        shape = (rows, header.num_classes) if header.class_boxes else (rows,)
+        shape = (rows, header.head.num_classes) if header.class_boxes else (rows,)
         corner = rng.integers(0, 12, (*shape, 2)) * 2.0
         boxes = np.concatenate([corner, corner + rng.integers(0, 10, (*shape, 2))], axis=-1).astype(np.float32)
         spread = spreads[image % len(spreads)]
@@ -71,7 +71,7 @@ def iou(left, right):
 def naive_decode(proposals, header, transform, chosen):
     """All candidates, full suppression per class, then the best, with Python's own sort."""
     scores = ScoreFunction(transform, header.head)(ImageLogits(proposals, Postprocessing()))
-    assert scores.shape == (len(proposals.logits), header.num_classes)
+    assert scores.shape == (len(proposals.logits), header.head.num_classes)
     candidates = []
     for (proposal, label), score in np.ndenumerate(scores):
         box = proposals.boxes[proposal, label] if header.class_boxes else proposals.boxes[proposal]

@@ -201,7 +201,7 @@ def test_objectness_that_does_not_fit_is_refused(tmp_path):
 
 def test_the_columns_of_classes():
     """Those that are no classes are refused."""
-    assert store_header(4, background=0, class_columns=(1, 3)).num_classes == 2
+    assert store_header(4, background=0, class_columns=(1, 3)).head.num_classes == 2
     for columns in ((0, 1), (1, 1), (), (7,), (3, 1)):
         with pytest.raises(InputError, match=r"`class_columns`|`head`"):
             store_header(4, background=0, class_columns=columns)

@@ -80,7 +80,7 @@ def test_all_images_once(tmp_path, batch):
     assert sum(steps) == 11
     assert_whole(tmp_path, data)
     header = Predictions(tmp_path).header
-    assert (header.class_names, header.category_ids, header.head.background) == (("ant", "bee"), (4, 8), -1)
+    assert (header.head.class_names, header.category_ids, header.head.background) == (("ant", "bee"), (4, 8), -1)
 
 
 def test_a_stopped_run_goes_on(tmp_path):
@@ -143,13 +143,13 @@ def test_the_store_has_the_classes_of_the_detector_whatever_the_labels_have(tmp_
     detector.class_names = ("Bee", "cow")
     predict(detector, MadeData(), tmp_path)
     header = Predictions(tmp_path).header
-    assert (header.class_names, header.category_ids) == (("Bee", "cow"), None)
+    assert (header.head.class_names, header.category_ids) == (("Bee", "cow"), None)
     detector.class_names = None
     words = "The labels have class names, .* are unknown: .* from 'ant' for the first class of the model to 'bee'"
     with pytest.warns(LogNWarning, match=words):
         predict(detector, MadeData(), tmp_path / "unnamed")
     header = Predictions(tmp_path / "unnamed").header
-    assert (header.class_names, header.category_ids) == (("ant", "bee"), (4, 8))
+    assert (header.head.class_names, header.category_ids) == (("ant", "bee"), (4, 8))
 
 
 MODEL = """
@@ -179,7 +179,7 @@ def test_paths_of_a_model_and_of_annotations(tmp_path, capsys):
     for expected in (3, 0):
         assert predict(model, tmp_path / "test.json", store) == expected
     header = Predictions(store).header
-    assert (header.class_names, header.class_boxes) == (("ant", "bee"), False)
+    assert (header.head.class_names, header.class_boxes) == (("ant", "bee"), False)
     with pytest.raises(InputError, match="with other images"):
         predict(model, tmp_path / "dev.json", store)
 

@@ -213,7 +213,7 @@ def test_names_and_ids_may_be_lists_or_arrays_also_where_a_store_is_continued(tm
         assert Predictions(tmp_path).is_complete == (len(rows) == 2)
     written = Predictions(tmp_path).header
     assert written == header
-    assert (written.class_names, written.category_ids) == (HEADER.class_names, HEADER.category_ids)
+    assert (written.head.class_names, written.category_ids) == (HEADER.head.class_names, HEADER.category_ids)
 
 
 @pytest.mark.parametrize(

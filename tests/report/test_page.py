@@ -172,11 +172,11 @@ def test_a_name_from_the_data_stays_text(run_folder, tmp_path, attack):
 
 
 def test_mistakes_in_templates_are_errors(comparison):
-    top = sections.top(View.of(comparison, comparison.focus()))
+    view = View.of(comparison, comparison.focus())
     with pytest.raises(UndefinedError, match="bases"):
-        render_page(top, [{"id": "errors", "word": "", "title": "", "reason": ""}], title="", kicker="")
+        render_page(view, [{"id": "errors", "word": "", "title": "", "reason": ""}], title="", kicker="")
     with pytest.raises(TypeError, match="None"):
-        render_page(top, [], title="", kicker=None)
+        render_page(view, [], title="", kicker=None)
     folder = files("logn.report").joinpath("templates")
     unescaped = [line for path in folder.iterdir() for line in path.read_text().splitlines() if "|safe" in line]
     ours = ['<script>{{ file("page.js")|safe }}</script>', '<style>{{ file("page.css")|safe }}</style>']
@@ -338,6 +338,10 @@ DAMAGE = {
     "a list for an object": (("rows", 1, "differences"), [1]),
     "a curve cut short": (("rows", 0, "thresholds"), {}),
     "a mapping for a list": (("notes",), {}),
+    "a curve of unequal lengths": (("rows", 1, "thresholds", "found"), [1]),
+    "a kind of error less": (("rows", 1, "errors", "gains", "Cls"), None),
+    "a box of no class": (("rows", 1, "details", "gallery", 0, "before", 0, "label"), 99),
+    "a metric less at one strength": (("strengths", 1, "values", "recall@n:0.25"), None),
 }
 
 

@@ -325,7 +325,7 @@ class TestOfADetector:
     def test_saved_points_are_the_same(self, softmax_split, tmp_path):
         correction = ClassAffine.over_foreground(np.ones(10), np.linspace(-1, 1, 10), Head(background=0), method="made")
         correction = ClassAffine(
-            correction.scale, correction.shift, head=Head(background=softmax_split.store.header.head.background)
+            correction.scale, correction.shift, head=Head(background=softmax_split.store.head.background)
         )
         points = self.points(softmax_split, "fppi=1", correction)
         points.save(tmp_path / "points.json")

@@ -137,7 +137,7 @@ def folded(
     points = replace(how, points=tuple(ClassPoint(*row) for row in rows), goal=goal, common=chosen.common)
     shares = []
     for at in (DEFAULT_AT, chosen.common):
-        on_dev = points.fold(at, stores["dev"], at_least=0.0, at_output=bool(how.settings["objectness"]))
+        on_dev = points.fold(at, stores["dev"], at_least=0.0, at_output=how.head is not None and how.head.objectness)
         on_test = on_dev.measured(Predictions(stores["test"]))
         shares.append(
             {name: round(value, 4) for name, value in (("at", at), ("dev", on_dev.kept), ("test", on_test.kept))}

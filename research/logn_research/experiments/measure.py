@@ -268,7 +268,7 @@ def _compared(
 ) -> dict[str, Any]:
     detector, test = cache.model(spec), cache.dataset(spec, "test")
     # A correction of a cascade's stages changes its digest, but no mask.
-    head = store.header.head
+    head = store.head
     source = SimpleNamespace(
         background=head.background,
         activation=head.activation,
@@ -308,16 +308,16 @@ def _fitted(cache: ArtifactCache, spec: ModelSpec, row: Row, protocol: Protocol,
     if training is not None:
         inputs["counts"] = training_counts(training)
     if name == "fracal" and training is not None:
-        inputs["dimensions"] = read_dimensions(training.annotation_file, store.header.class_names)
+        inputs["dimensions"] = read_dimensions(training.annotation_file, store.head.class_names)
     if "weight" in needs(name):
         detector = cache.model(spec)
         layer: Any = find_modules(detector, detector.logit_layer)[0]
         inputs |= {part: getattr(layer, part).detach().cpu().numpy() for part in ("weight", "bias")}
     if "moments" not in needs(name):
-        return fit_for_store(row.method, store.header.head, **inputs)
+        return fit_for_store(row.method, store.head, **inputs)
 
     stages = detector_statistics(cache, spec, protocol, row.statistics)
-    maps = [fit_for_store(row.method, store.header.head, moments=moments, **inputs) for moments in stages]
+    maps = [fit_for_store(row.method, store.head, moments=moments, **inputs) for moments in stages]
     return maps if len(maps) > 1 else maps[0]
 
 

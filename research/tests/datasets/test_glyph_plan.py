@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,16 +15,17 @@ from logn_research.datasets.glyphs.alphabet import (
     glyph_alpha,
     template_correlation,
 )
-from logn_research.datasets.glyphs.settings import GlyphSettings
-
-from logn.data.class_counts import frequency_groups
-from logn.demo.plan import (
+from logn_research.datasets.glyphs.plan import (
     MOST_OBJECTS,
     long_tailed_counts,
     mix_families,
     plan_training,
     plan_validation,
 )
+from logn_research.datasets.glyphs.settings import GlyphSettings
+
+from logn.data.class_counts import frequency_groups
+from logn.demo.problem import TEST_IMAGES, TRAINING_IMAGES, plan
 from logn.errors import InputError
 
 
@@ -54,6 +57,16 @@ def test_training_plan_holds_the_counts(classes, images, seed):
     np.testing.assert_array_equal(
         present[counts < np.quantile(counts, 0.75)], counts[counts < np.quantile(counts, 0.75)]
     )
+
+
+def test_the_plan_of_the_demonstration_follows_from_its_families():
+    with (files("logn.demo") / "glyphs.npz").open("rb") as stream, np.load(stream) as stored:
+        families = stored["families"]
+    generator = np.random.default_rng((0, 0))
+    counts = long_tailed_counts(100, TRAINING_IMAGES)[mix_families(families, generator)]
+    planned = plan_training(counts, TRAINING_IMAGES, generator) + plan_validation(100, TEST_IMAGES, generator)
+    for ours, shipped in zip(planned, plan()["train"] + plan()["test"], strict=True):
+        np.testing.assert_array_equal(ours, shipped)
 
 
 def test_validation_is_level():

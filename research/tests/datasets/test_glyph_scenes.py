@@ -16,7 +16,7 @@ from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.scenes import GlyphSettings, generate_glyph_scenes
 from logn_research.datasets.sample_dataset import SampleDataset
 
-from logn.demo.scene import draw_scene, scaled_number
+from logn.demo.scene import draw_scene
 from logn.errors import InputError
 
 
@@ -182,27 +182,6 @@ def test_objects_are_visible_and_hardly_covered(size):
         assert not (scene.masks.sum(axis=0) > 1).any()
         inside, outside = scene.image[scene.masks[0]], scene.image[~scene.masks.any(axis=0)]
         assert np.linalg.norm(inside.mean(axis=0) - outside.mean(axis=0)) > 10
-
-
-def test_the_default_clutter_moves_the_random_state_as_before_there_was_a_choice():
-    for fewest, most in ((4, 10), (2, 7)):
-        for seed in range(20):
-            ours, plain = np.random.default_rng(seed), np.random.default_rng(seed)
-            assert scaled_number(ours, fewest, most, 1.0) == plain.integers(fewest, most + 1)
-            assert ours.bit_generator.state == plain.bit_generator.state
-
-
-def test_more_clutter_makes_a_busier_background_and_leaves_the_objects():
-    edges = []
-    for clutter in (0, 1, 4):
-        busy = 0.0
-        for seed in range(8):
-            scene = draw_scene(styles("ab"), styles("xyz#%&"), 128, np.random.default_rng(seed), clutter=clutter)
-            assert scene.masks.any(axis=(1, 2)).all()
-            grey = scene.image.astype(float).mean(axis=2)
-            busy += np.abs(np.diff(grey, axis=1))[~scene.masks.any(axis=0)[:, 1:]].mean()
-        edges.append(busy)
-    assert edges[0] < edges[1] < edges[2]
 
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):

@@ -247,8 +247,8 @@ def check_new(*paths: str | os.PathLike[str], overwrite: bool = False) -> None:
         ...     check_new(file.name)
         Traceback (most recent call last):
         ...
-        logn.errors.InputError: `...` exists already: choose another `output`, or pass overwrite=True to replace \
-it.
+        logn.errors.InputError: `...` exists already: choose another `output`, or pass `overwrite` to \
+replace it.
     """
     for path in map(Path, paths):
         if path.is_dir():

@@ -76,7 +76,7 @@ class StoredArray:
         """Rows that belong together: the proposals of one image in (images, proposals, C), else all."""
         return self.rows if len(self.shape) == 2 else math.prod(self.shape[1:-1])
 
-    def open(self) -> npt.NDArray[Any]:
+    def mapped(self) -> npt.NDArray[Any]:
         """The stored numbers, mapped, or read where the file is a `.npz`; bfloat16 as uint16 (see `as_floats`)."""
         with refusing_damage(self.path):
             if self.path.suffix == ".npz":
@@ -176,7 +176,7 @@ def read_array(path: str | os.PathLike[str], key: str | None = None) -> npt.NDAr
         array([ 0.5, -1. ])
     """
     array = locate_array(path, key, least_axes=1)
-    return np.array(as_floats(array.open(), array.dtype))
+    return np.array(as_floats(array.mapped(), array.dtype))
 
 
 def as_floats(stored: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
@@ -331,7 +331,7 @@ class LogitBlock:
 
     def read_batches(self) -> Iterator[np.ndarray]:
         """Yield the batches as (rows, C) arrays of float16, float32 or float64, valid until the next one."""
-        rows = self.shard.open().reshape(-1, self.shard.num_columns) if self.whole is None else self.whole
+        rows = self.shard.mapped().reshape(-1, self.shard.num_columns) if self.whole is None else self.whole
         for start, stop in self.batches:
             yield as_floats(rows[start:stop], self.shard.dtype)
 
@@ -357,7 +357,7 @@ def read_blocks(
         >>> [batch.shape for batch in block.read_batches()]
         [(4, 2), (2, 2)]
     """
-    whole = shard.open().reshape(-1, shard.num_columns) if shard.path.suffix == ".npz" else None
+    whole = shard.mapped().reshape(-1, shard.num_columns) if shard.path.suffix == ".npz" else None
     block: list[tuple[int, int]] = []
     for start, stop in _batch_ranges(shard, batch_rows):
         if block and (stop - block[0][0]) * shard.row_bytes > _BLOCK_BYTES:

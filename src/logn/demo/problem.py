@@ -1,6 +1,7 @@
 """The demonstration's data: drawn scenes with a hundred classes of glyphs, from frequent to rare.
 
-The shapes of the glyphs come with the package, so the pictures are the same on every machine.
+The shapes of the glyphs and the classes of every image come with the package, so the pictures are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logn.base.files import atomic_path, write_text
 from logn.data.class_counts import frequency_groups
 from logn.data.images import import_pillow
-from logn.demo.plan import IntArray, long_tailed_counts, mix_families, plan_training, plan_validation
-from logn.demo.scene import BoolArray, Glyph, draw_scene
+from logn.demo.scene import BoolArray, Glyph, IntArray, draw_scene
 
 #: Images that the shipped detector was trained on; the demonstration draws the first of them.
 TRAINING_IMAGES = 2400
@@ -38,39 +39,20 @@ class Alphabet:
 
     Args:
         names: Of the classes.
-        families: Which look-alikes each class belongs to.
         glyphs: Of each class, in its styles.
         distractors: Glyphs that are drawn, too, and are no class.
     """
 
     names: tuple[str, ...]
-    families: tuple[int, ...]
     glyphs: tuple[Glyph, ...]
     distractors: tuple[Glyph, ...]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the shapes as one compressed file of arrays."""
-        shapes = [style for glyph in (*self.glyphs, *self.distractors) for style in glyph]
-        with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-            np.savez_compressed(
-                stream,
-                names=np.array(self.names),
-                families=np.array(self.families),
-                styles=np.array(len(self.glyphs[0])),
-                sizes=np.array([shape.shape for shape in shapes], np.uint8),
-                opacity=np.concatenate([shape.ravel() for shape in shapes]),
-            )
 
-    @classmethod
-    def load(cls, stream: Any) -> Alphabet:
-        """Read what `save` wrote."""
-        with np.load(stream, allow_pickle=False) as stored:
-            sizes, opacity, styles = stored["sizes"].astype(int), stored["opacity"], int(stored["styles"])
-            names, families = stored["names"].tolist(), stored["families"].tolist()
-        ends = np.cumsum(sizes.prod(axis=1))[:-1]
-        shapes = [part.reshape(size) for part, size in zip(np.split(opacity, ends), sizes, strict=True)]
-        glyphs = [tuple(shapes[start : start + styles]) for start in range(0, len(shapes), styles)]
-        return cls(tuple(names), tuple(families), tuple(glyphs[: len(names)]), tuple(glyphs[len(names) :]))
+@cache
+def _stored() -> dict[str, npt.NDArray[Any]]:
+    """The arrays that come with the package."""
+    with (files("logn.demo") / "glyphs.npz").open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 @cache
@@ -81,25 +63,23 @@ def alphabet() -> Alphabet:
         >>> len(alphabet().names), len(alphabet().distractors)
         (100, 60)
     """
-    with (files("logn.demo") / "glyphs.npz").open("rb") as stream:
-        return Alphabet.load(stream)
+    names, sizes, styles = _stored()["names"].tolist(), _stored()["sizes"].astype(int), int(_stored()["styles"])
+    ends = np.cumsum(sizes.prod(axis=1))[:-1]
+    shapes = [part.reshape(size) for part, size in zip(np.split(_stored()["opacity"], ends), sizes, strict=True)]
+    glyphs = [tuple(shapes[start : start + styles]) for start in range(0, len(shapes), styles)]
+    return Alphabet(tuple(names), tuple(glyphs[: len(names)]), tuple(glyphs[len(names) :]))
 
 
 @cache
 def plan() -> dict[str, list[IntArray]]:
-    """The classes of the objects of every training and test image, the same each time.
+    """The classes of the objects of every training and test image: a long tail in training, all alike in the test.
 
     Example:
         >>> {split: len(images) for split, images in plan().items()}
         {'train': 2400, 'test': 480}
     """
-    generator = np.random.default_rng((_SEED, 0))
-    classes = len(alphabet().names)
-    counts = long_tailed_counts(classes, TRAINING_IMAGES)[mix_families(alphabet().families, generator)]
-    return {
-        "train": plan_training(counts, TRAINING_IMAGES, generator),
-        "test": plan_validation(classes, TEST_IMAGES, generator),
-    }
+    labels = {split: _stored()[f"{split}_labels"].astype(np.int64) for split in _SPLITS}
+    return {split: np.split(labels[split], np.cumsum(_stored()[f"{split}_objects"])[:-1]) for split in _SPLITS}
 
 
 def training_counts() -> IntArray:

@@ -41,8 +41,6 @@ def draw_scene(
     distractors: Sequence[Glyph],
     size: int,
     generator: np.random.Generator,
-    *,
-    clutter: float = 1.0,
 ) -> Scene:
     """Draw glyphs as objects and some distractors that are no objects.
 
@@ -51,7 +49,6 @@ def draw_scene(
         distractors: Glyphs to draw 4 to 10 distractors from.
         size: Side of the square image in pixels.
         generator: The random state; the same state draws the same scene.
-        clutter: How many times as many distractors, lines and arcs; 0 leaves a textured background only.
 
     Example:
         >>> square, bar = np.full((20, 20), 255, np.uint8), np.full((20, 6), 255, np.uint8)
@@ -59,12 +56,12 @@ def draw_scene(
         >>> scene.image.shape, scene.masks.shape, bool(scene.masks.any(axis=(1, 2)).all())
         ((64, 64, 3), (2, 64, 64), True)
     """
-    canvas = draw_background(size, generator, clutter)
+    canvas = draw_background(size, generator)
     sides = _object_sides(len(objects), generator)
     glyphs = [turned_glyph(styles, side * size, generator) for styles, side in zip(objects, sides, strict=True)]
     places = _layout([glyph.shape for glyph in glyphs], size, generator)
     if len(distractors):
-        number = scaled_number(generator, _FEWEST_DISTRACTORS, _MOST_DISTRACTORS, clutter)
+        number = int(generator.integers(_FEWEST_DISTRACTORS, _MOST_DISTRACTORS + 1))
         _draw_distractors(canvas, distractors, number, glyphs, places, generator)
     masks = np.zeros((len(glyphs), size, size), np.bool_)
     for index, (glyph, (top, left)) in enumerate(zip(glyphs, places.tolist(), strict=True)):
@@ -74,16 +71,6 @@ def draw_scene(
         masks[:index, top : top + height, left : left + width] &= ~covered  # a later object hides earlier ones
         masks[index, top : top + height, left : left + width] = covered
     return Scene(blur_and_add_noise(canvas, generator), masks)
-
-
-def scaled_number(generator: np.random.Generator, fewest: int, most: int, factor: float) -> int:
-    """A random number from `fewest` to `most`, times `factor`; the random state moves on alike for every factor.
-
-    Example:
-        >>> [scaled_number(np.random.default_rng(0), 4, 10, factor) for factor in (0, 1, 2.5)]
-        [0, 9, 22]
-    """
-    return round(factor * int(generator.integers(fewest, most + 1)))
 
 
 def _object_sides(count: int, generator: np.random.Generator) -> FloatArray:
@@ -182,7 +169,7 @@ def _colour_against(background: FloatArray, least: float, generator: np.random.G
     return np.asarray(colours[far[0] if len(far) else distance.argmax()], np.float32)
 
 
-def draw_background(size: int, generator: np.random.Generator, clutter: float) -> FloatArray:
+def draw_background(size: int, generator: np.random.Generator) -> FloatArray:
     """A cloudy texture between two or three colours, with lines and arcs."""
     pillow = import_pillow()
     texture = np.zeros((size, size, 3), np.float32)
@@ -197,7 +184,7 @@ def draw_background(size: int, generator: np.random.Generator, clutter: float) -
             )
     texture += generator.uniform(40, 215, 3).astype(np.float32)
     picture = pillow.fromarray(np.clip(texture, 0, 255).astype(np.uint8))
-    _draw_lines(picture, size, scaled_number(generator, _FEWEST_LINES, _MOST_LINES, clutter), generator)
+    _draw_lines(picture, size, int(generator.integers(_FEWEST_LINES, _MOST_LINES + 1)), generator)
     return np.array(picture, np.float32)
 
 

@@ -159,8 +159,12 @@ def truth_of_predictions(
     if store is not None:
         if not len(store):
             raise InputError(f"`{store.path}` holds no predictions yet. Run `logn predict` again.")
-        names = ("category_ids", "class_names", "num_classes")
-        options |= {"image_ids": store.image_ids.tolist(), **{name: getattr(store.header, name) for name in names}}
+        options |= {
+            "image_ids": store.image_ids.tolist(),
+            "category_ids": store.header.category_ids,
+            "class_names": store.head.class_names,
+            "num_classes": store.head.num_classes,
+        }
     truth = load_ground_truth(source, **options)
     if truth.crowd.all():
         raise InputError(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.files import atomic_path, require_file
+from logn.base.files import require_file
 from logn.base.strict_json import parse_typed
 from logn.data.label_sources import find_labels
 from logn.errors import InputError
@@ -72,8 +71,11 @@ def _ids_of(truth: GroundTruth, named: Sequence[int | str]) -> Sequence[int | st
         return named
     if not any(isinstance(name, str) for name in named) and find_labels(truth.source).form == "json":
         return named
-    numbers = {int(stem): image for stem, image in stems.items() if stem.isascii() and stem.isdecimal()}
-    ids: dict[int | str, int] = {**stems, **numbers}
+    ids: dict[int | str, int] = {}
+    for stem, image in stems.items():
+        ids[stem] = image
+        if stem.isascii() and stem.isdecimal():
+            ids[int(stem)] = image
     return [ids.get(name, str(name)) for name in named]
 
 
@@ -85,19 +87,3 @@ def _positions(
         if value not in position:
             raise InputError(f"`{path}` has a result with `{field}` {value!r}, which the annotations do not have.")
     return np.array([position[value] for value in values], np.int64)
-
-
-def write_results(path: Path, detections: Detections, masks: Sequence[Mapping[str, Any]], truth: GroundTruth) -> None:
-    """Write detections with masks as LVIS and COCO take them: a list of `image_id, category_id, score, segmentation`.
-
-    Classes that the annotations do not have are left out. There is no `bbox`: both packages take the box and the area
-    from the mask then.
-    """
-    columns = (truth.image_ids[detections.image_index], truth.label_ids[detections.labels], detections.scores)
-    rows = zip(*(column.tolist() for column in columns), masks, strict=True)
-    names = ("image_id", "category_id", "score", "segmentation")
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-        lines = (json.dumps(dict(zip(names, row, strict=True))) for row in rows if row[1] >= 0)
-        file.write("[" + next(lines, ""))
-        file.writelines(f",\n{line}" for line in lines)
-        file.write("]\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from logn.data.class_tables import read_class_names
@@ -90,11 +90,8 @@ class Hints:
             >>> Hints(like="yolox", size=(416, 416)).preparation
             {'size': (416, 416)}
         """
-        like = self.like
-        given = (
-            {entry.name: getattr(like, entry.name) for entry in fields(like)} if isinstance(like, Preprocessing) else {}
-        )
-        return {**given, **({} if self.size is None else {"size": self.size})}
+        own: dict[str, Any] = {} if self.size is None else {"size": self.size}
+        return {**asdict(self.like), **own} if isinstance(self.like, Preprocessing) else own
 
     @property
     def files(self) -> tuple[str | os.PathLike[str], ...]:

@@ -156,15 +156,15 @@ class Placement(NamedTuple):
         return np.asarray((boxes - offset) / scale)
 
 
-def _resized(image: npt.NDArray[np.uint8], place: Placement, settings: Preprocessing) -> npt.NDArray[np.uint8]:
-    scaled = _scaled(image, place.height, place.width)
+def _resized(image: npt.NDArray[np.uint8], spot: Placement, settings: Preprocessing) -> npt.NDArray[np.uint8]:
+    scaled = _scaled(image, spot.height, spot.width)
     height, width = settings.size or scaled.shape[:2]
     if settings.resize == "crop":
-        return scaled[-place.top : height - place.top, -place.left : width - place.left]
+        return scaled[-spot.top : height - spot.top, -spot.left : width - spot.left]
     if scaled.shape[:2] == (height, width):
         return scaled
     canvas = np.full((height, width, 3), settings.pad_value, np.uint8)
-    canvas[place.top : place.top + place.height, place.left : place.left + place.width] = scaled
+    canvas[spot.top : spot.top + spot.height, spot.left : spot.left + spot.width] = scaled
     return canvas
 
 

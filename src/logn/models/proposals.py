@@ -150,9 +150,9 @@ def check_rows(proposals: Proposals, boxes: npt.NDArray[Any], rows: npt.NDArray[
         the same `size` and `like`.
     """
     size = np.array([proposals.width, proposals.height] * 2)
-    known = rows < len(proposals.boxes)
-    own = proposals.boxes[rows[known]].clip(0, size)
-    if not known.all() or (np.abs(own - boxes.clip(0, size)) > 0.01 * size.max() + 1).any():
+    in_range = rows < len(proposals.boxes)
+    own = proposals.boxes[rows[in_range]].clip(0, size)
+    if not in_range.all() or (np.abs(own - boxes.clip(0, size)) > 0.01 * size.max() + 1).any():
         raise InputError(
             "The model gives other boxes than the predictions hold. Open it as `logn predict` did: the same `size` and "
             "`like`."

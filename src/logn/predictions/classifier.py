@@ -65,7 +65,7 @@ class ClassifierPredictions:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassifierPredictions:
         """Read what `save` wrote; the logits are mapped, not read."""
-        logits = locate_array(path, "logits").open()
+        logits = locate_array(path, "logits").mapped()
         tensors, text = read_safetensors(path, expected_format=FORMAT, schema=SCHEMA, leave=("logits",))
         try:
             head, metadata = Head.from_json(text), parse_json(text["metadata"])

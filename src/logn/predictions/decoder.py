@@ -51,12 +51,12 @@ def decode(
         progress: Called with the number of images that were decoded since the last call.
 
     Example:
-        >>> import tempfile
-        >>> from logn.predictions.store import StoreHeader
-        >>> from logn.predictions.store import PredictionWriter
+        >>> import tempfile, numpy as np
+        >>> from logn.statistics.head import Head
+        >>> from logn.predictions.store import PredictionWriter, StoreHeader
         >>> from logn.models.proposals import Proposals
         >>> folder = tempfile.mkdtemp()
-        >>> with PredictionWriter(folder, StoreHeader(num_columns=2, activation="sigmoid")) as writer:
+        >>> with PredictionWriter(folder, StoreHeader(Head(2, activation="sigmoid"))) as writer:
         ...     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9]])
         ...     writer.append(17, Proposals(boxes, np.array([[1.0, -1.0], [0.0, -20.0]]), height=10, width=20))
         >>> detections = decode(Predictions(folder))
@@ -130,7 +130,7 @@ def decode_chunks(
         processes = 1
     elif processes is None:
         # Starting them takes time, too.
-        logits = store.num_proposals * store.num_columns * len(transforms)
+        logits = store.num_proposals * store.head.width * len(transforms)
         processes = available_processors() if logits >= _ENOUGH_LOGITS else 1
     prepare = partial(_prepare, store, tuple(transforms), settings, finish)
     chunks = [range(start, min(start + _IMAGES_AT_ONCE, len(store))) for start in range(0, len(store), _IMAGES_AT_ONCE)]

@@ -149,6 +149,7 @@ class DecodeSettings:
         Only how boxes suppress each other and become classes: the threshold and the limits say what is measured.
 
         Example:
+            >>> from logn.statistics.head import Head
             >>> DecodeSettings(nms_iou=0.7).resolved(StoreHeader(Head(2, activation="softmax"))).nms
             'class-wise'
         """

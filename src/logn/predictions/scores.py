@@ -72,33 +72,31 @@ class FrameworkScores:
     """What the framework of a model makes of class scores before boxes suppress each other.
 
     Args:
-        postprocessing: Of that framework.
-        multi_label: Whether a proposal may become a detection of several classes.
+        how: What decides it.
         class_columns: Place of each class among the foreground columns; None for all, in order.
     """
 
-    postprocessing: Postprocessing
-    multi_label: bool
+    how: Postprocessing
     class_columns: npt.NDArray[np.intp] | None
 
-    def __call__(self, scores: Float32, factors: Float32 | None, threshold: float) -> tuple[Float32, float]:
+    def __call__(self, scores: Float32, factors: Float32 | None) -> tuple[Float32, float]:
         """The scores of each class, `NO_SCORE` for what is no candidate, and what they must exceed.
 
         Args:
             scores: Of the foreground columns, times the objectness.
             factors: The objectness of each proposal.
-            threshold: What scores must exceed.
         """
+        threshold = self.how.score_threshold
         passed = None
-        if factors is not None and self.postprocessing.objectness == "late factor":
+        if factors is not None and self.how.objectness == "late factor":
             passed = scores > (factors * np.float32(max(threshold, 0.0)))[:, None]
             threshold = min(threshold, 0.0)
-        if self.postprocessing.score_power != 1:
-            scores = scores**self.postprocessing.score_power
+        if self.how.score_power != 1:
+            scores = scores**self.how.score_power
         if passed is not None:
             scores = np.where(passed, scores, NO_SCORE)
         # Classes without labels compete for a proposal, too, where it can be of one class only.
-        if not self.multi_label:
+        if not self.how.multi_label:
             scores = best_class_alone(scores)
         if self.class_columns is not None:
             scores = scores[:, self.class_columns]
@@ -155,7 +153,7 @@ class ScoreFunction:
             # Adding to a logit is multiplying its exponential, and those are shared.
             self._weights = np.exp(affine.shift - affine.shift.max()).astype(np.float32)
         else:
-            self._map = lambda logits: np.add(scaled := logits * scale, shift, out=scaled)
+            self._map = lambda logits: logits * scale + shift
 
     def __call__(self, image: ImageLogits) -> Float32:
         """The scores of the foreground columns of one image, times its objectness."""

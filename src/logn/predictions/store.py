@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from operator import index
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from logn.base.checks import OneOf, Whole, checked
 from logn.base.files import atomic_path, write_text
 from logn.errors import InputError, warn
 from logn.models.proposals import Postprocessing, Proposals
@@ -38,6 +39,7 @@ _IMAGE = np.dtype([(name, np.int64) for name in ("id", "height", "width", "shard
 
 
 @dataclass(frozen=True)
+@checked
 class StoreHeader:
     """What holds for all images of a prediction store.
 
@@ -53,51 +55,36 @@ class StoreHeader:
             class without a box uses that of the top class. None keeps all.
 
     Example:
-        >>> StoreHeader(Head(4, background=0, activation="softmax")).num_classes
-        3
+        >>> StoreHeader(Head(4, background=0, activation="softmax")).arrays
+        ('logits', 'boxes')
     """
 
     head: Head
     class_boxes: bool = False
-    dtype: str = "float16"
+    dtype: Annotated[str, OneOf("float16", "float32")] = "float16"
     category_ids: tuple[int, ...] | None = None
-    num_images: int | None = None
+    num_images: Annotated[int, Whole(0)] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     postprocessing: Postprocessing | None = None
-    boxes_per_proposal: int | None = None
+    boxes_per_proposal: Annotated[int, Whole(1)] | None = None
 
     def __post_init__(self) -> None:
         if self.head.activation is None or self.head.num_classes < 1:
             raise InputError(
                 f"Expected `head` to say its `activation`, `num_columns` and a class, but got {self.head!r}."
             )
-        if self.dtype not in ("float16", "float32"):
-            raise InputError(f'Expected `dtype` to be "float16" or "float32", but got {self.dtype!r}.')
-        if self.num_images is not None and self.num_images < 0:
-            raise InputError(f"Expected `num_images` to be a number of images or None, but got {self.num_images!r}.")
         if self.category_ids is not None:
             ids = tuple(map(index, self.category_ids))  # of a list or an array
             object.__setattr__(self, "category_ids", ids)
-            if len(ids) != self.num_classes:
+            if len(ids) != self.head.num_classes:
                 raise InputError(
-                    f"Expected `category_ids` to have one entry for each of the {self.num_classes} foreground classes, "
-                    f"but got {len(ids)}."
+                    f"Expected `category_ids` to have one entry for each of the {self.head.num_classes} foreground "
+                    f"classes, but got {len(ids)}."
                 )
-        kept = self.boxes_per_proposal
-        if kept is not None and (kept < 1 or not self.class_boxes):
-            raise InputError(f"Expected `boxes_per_proposal` of 1 or more, with `class_boxes` only, but got {kept!r}.")
-        if kept is not None and kept >= self.num_classes:
+        if self.boxes_per_proposal is not None and not self.class_boxes:
+            raise InputError("Expected `boxes_per_proposal` with `class_boxes` only.")
+        if self.boxes_per_proposal is not None and self.boxes_per_proposal >= self.head.num_classes:
             object.__setattr__(self, "boxes_per_proposal", None)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of foreground classes."""
-        return self.head.num_classes
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Their names, in order."""
-        return self.head.class_names
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -213,14 +200,9 @@ class Predictions:
         return np.stack([self._images["height"], self._images["width"]], axis=1)
 
     @property
-    def num_columns(self) -> int:
-        """Number of columns of the logits."""
-        return self.header.head.width
-
-    @property
-    def num_classes(self) -> int:
-        """Number of foreground classes."""
-        return self.header.num_classes
+    def head(self) -> Head:
+        """What the logits are."""
+        return self.header.head
 
     @property
     def num_proposals(self) -> int:
@@ -370,7 +352,7 @@ class PredictionWriter:
         return np.asarray(np.clip(numbers, -limit, limit).astype(self.header.dtype, copy=False))
 
     def _check_boxes(self, image_id: int, proposals: Proposals) -> None:
-        expected = (self.header.num_classes, 4) if self.header.class_boxes else (4,)
+        expected = (self.header.head.num_classes, 4) if self.header.class_boxes else (4,)
         if proposals.boxes.shape[1:] != expected or proposals.box_classes is not None:
             raise InputError(
                 f"Expected the boxes of image {image_id} to have shape (N, {', '.join(map(str, expected))}), "

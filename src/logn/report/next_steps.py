@@ -75,7 +75,6 @@ def strengths(view: View) -> Section:
         "own": min(range(len(reached)), key=lambda index: abs(reached[index].strength - own)),
         "points": points,
         "is_forced": parse(reached[0].method).options.get("force", False),
-        "is_detector": view.is_detector,
         "start": "nothing changes" if texts[0] == before else "the margin alone",
         "script": {"points": [{**point, "places": of_point} for point, of_point in zip(points, places, strict=True)]},
     }

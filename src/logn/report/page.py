@@ -89,7 +89,7 @@ def write_report(
     commands = _commands(comparison, folder, focus.name, images, output)
     view = View.of(comparison, focus, None if images is None else Path(images), commands)
     parts, missing = make_sections(view)
-    page = render_page(sections.top(view), parts, **_names(view, Path(folder)))
+    page = render_page(view, parts, **_names(view, Path(folder)))
     write_text(output, page, overwrite=overwrite)
     return ReportSummary(Path(output), focus.name, comparison.verdict(focus.name), missing)
 
@@ -101,7 +101,7 @@ def make_sections(view: View) -> tuple[list[dict[str, Any]], dict[str, str]]:
     for section, word, title, tasks in SECTIONS:
         if view.comparison.task not in tasks:
             continue
-        part = {"id": section.__name__, "word": word, "title": title, "reason": ""}
+        part: dict[str, Any] = {"id": section.__name__, "word": word, "title": title, "reason": "", "view": view}
         try:
             part |= section(view)
         except (InputError, MissingExtraError) as error:
@@ -139,10 +139,12 @@ def _commands(
     return (*([command(*typed, *replace)] if typed else []), again)
 
 
-def render_page(top: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], *, title: str, kicker: str) -> str:
+def render_page(view: View, parts: Sequence[Mapping[str, Any]], *, title: str, kicker: str) -> str:
     """Draw the page. Whatever comes from the data is text: no name in it can become code."""
     template = _environment().get_template("page.html.jinja")
-    return template.render(top=top, parts=parts, title=title, kicker=kicker, version=__version__)
+    return template.render(
+        view=view, top=sections.top(view), parts=parts, title=title, kicker=kicker, version=__version__
+    )
 
 
 @cache

@@ -88,17 +88,8 @@ class Card(NamedTuple):
 
 def top(view: View) -> Section:
     """The headline and the cards below it."""
-    settings = view.comparison.settings
     pieces, where = headline(view)
-    return {
-        "method": view.focus.name,
-        "headline": pieces,
-        "where": where,
-        "cards": cards(view),
-        "draws": settings.num_bootstrap,
-        "confidence": f"{100 * settings.confidence:g} %",
-        "words": view.words,
-    }
+    return {"headline": pieces, "where": where, "cards": cards(view)}
 
 
 def headline(view: View) -> tuple[list[Piece], str]:
@@ -194,7 +185,6 @@ def methods(view: View) -> Section:
         "number": number,
         "others": _table(view, others) if others else None,
         "protocol": protocol,
-        "notes": comparison.notes,
         "verdicts": [comparison.verdict(row.name) for row in comparison.rows[1:]],
     }
 
@@ -291,7 +281,6 @@ def statistics(view: View) -> Section:
     follows = follows_count(values.mean[0], values.images) >= CLEARLY_FOLLOWS
     return {
         "title": "Why: logits follow the training frequency" if follows else "Do logits follow the training frequency?",
-        "model": words.model,
         "legend": [(style, symbol_path(shape, [(7, 7)], 4.5), text) for text, style, shape in marks],
         "charts": charts,
         "script": {"points": {chart["key"]: chart["places"] for chart in charts}, "classes": tips},
@@ -370,7 +359,6 @@ def classes(view: View) -> Section:
     gained = sorted((row for row in rows if row.change > 0), key=lambda row: -row.change)
     lost = sorted((row for row in rows if row.change < 0), key=lambda row: row.change)
     return {
-        "words": view.words,
         "counts": (len(gained), len(lost)),
         "sides": [("Gained most", gained[:SHOWN_CLASSES]), ("Lost most", lost[:SHOWN_CLASSES])],
         "rows": rows,
@@ -398,7 +386,6 @@ def errors(view: View) -> Section:
     return {
         "bases": (before["AP50"], after["AP50"]),
         "rows": [(kind, ERROR_MEANINGS[kind], bar(before, kind), bar(after, kind)) for kind in kinds],
-        "sums": SPECIAL_ERRORS,
         "scope": scope,
     }
 
@@ -466,7 +453,7 @@ def provenance(view: View) -> Section:
     intervals = "none"
     if settings.num_bootstrap:
         drawn = f"{settings.num_bootstrap:,} paired draws of {view.words.units}"
-        intervals = f"{100 * settings.confidence:g} %, from {drawn}, seed {settings.seed}"
+        intervals = f"{view.confidence}, from {drawn}, seed {settings.seed}"
     facts = {
         "Compared": f"{made.created} with {versions}{'' if made.command else '; from Python'}",
         "Protocol": comparison.description,
@@ -484,7 +471,7 @@ def provenance(view: View) -> Section:
         facts["Logits"] = f"{logits.rows:,} rows, {logits.columns:,} logits each"
     raw = {"settings": asdict(settings), "methods": {row.name: dict(row.settings) for row in comparison.rows[1:]}}
     raw_text = json.dumps(raw, ensure_ascii=False, indent=1, default=str)
-    return {"facts": facts, "commands": view.commands, "raw": raw_text}
+    return {"facts": facts, "raw": raw_text}
 
 
 def subject(view: View, folder: Path) -> str:

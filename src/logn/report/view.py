@@ -141,6 +141,11 @@ class View:
         return self.comparison.task == DETECTION
 
     @property
+    def confidence(self) -> str:
+        """That of the intervals, as the page writes it."""
+        return f"{100 * self.comparison.settings.confidence:g} %"
+
+    @property
     def words(self) -> Words:
         """What the task calls things."""
         return WORDS[self.comparison.task]

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from logn.base.arrays import FloatArray, sigmoid, softmax
 from logn.base.strict_json import parse_json
 from logn.data.class_names import names_differ
 from logn.errors import InputError, warn
@@ -209,17 +208,6 @@ class Head:
         if activation is None and (index is not None or self.population in ("images", "image locations")):
             activation = "softmax"
         return replace(self, background=index, activation=activation)
-
-    def scores(self, rows: npt.ArrayLike) -> FloatArray:
-        """The probability of each class `(N, F)` for rows of logits; a softmax counts the background in.
-
-        Example:
-            >>> Head(3, background=0).scores(np.log([[1.0, 1.0, 2.0]])).round(6).tolist()
-            [[0.25, 0.5]]
-        """
-        activation = self.settled().activation or ASSUMED
-        values = softmax(rows) if activation == "softmax" else sigmoid(rows)
-        return np.asarray(values[..., self.foreground])
 
     def fits(self, other: Head, what: str = "`affine`", whose: str = "the model") -> tuple[str, ...]:
         """A sentence, without its full stop, for each thing that both heads know and in which they differ.

@@ -355,8 +355,8 @@ def _of_model(named: Mapping[str, float | None], names: Sequence[str]) -> dict[s
 def _opened(points: OperatingPoints, predictions: Any) -> Predictions:
     """The store, whose classes must be those of the points."""
     store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
-    names = store.header.class_names
-    if store.num_classes != len(points.points) or (names is not None and names != points.class_names):
+    names = store.head.class_names
+    if store.head.num_classes != len(points.points) or (names is not None and names != points.class_names):
         raise InputError(f"The predictions in `{store.path}` and the thresholds are of different classes.")
     return store
 
@@ -375,7 +375,7 @@ def _solved(points: OperatingPoints, store: Predictions | None, at: float, start
     if store is None:
         raise InputError("Thresholds for a softmax are folded with predictions to solve the shifts on: pass a store.")
     columns, thresholds = points.columns, points.thresholds
-    parts, size = [np.empty((0, store.num_columns))], 0
+    parts, size = [np.empty((0, store.head.width))], 0
     for index in np.random.default_rng(0).permutation(len(store)).tolist():
         logits = np.asarray(store[index].logits, np.float64)
         logits = logits if points.correction is None else points.correction(logits)

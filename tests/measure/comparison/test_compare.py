@@ -56,7 +56,7 @@ def test_every_row_equals_evaluating_that_method_alone(softmax_split, comparison
     truth = load_ground_truth(split.annotations, image_ids=split.store.image_ids.tolist())
     assert [row.name for row in comparison.rows] == ["none", *METHODS]
     for row in comparison.rows:
-        transform = fit_for_store(row.name, split.store.header.head, moments=split.moments, counts=split.counts)
+        transform = fit_for_store(row.name, split.store.head, moments=split.moments, counts=split.counts)
         alone = evaluate_detections(decode(split.store, transform), truth, groups=truth.frequency)
         assert {name: row[name] for name in alone.values} == pytest.approx(dict(alone.values), abs=1e-12, nan_ok=True)
         np.testing.assert_allclose(row.per_class, alone.per_class, atol=1e-12)
@@ -197,7 +197,7 @@ def test_a_map_that_lowers_all_scores_keeps_ap_unless_a_threshold_cuts_them(sigm
 
 
 def test_a_map_of_another_model_is_refused(softmax_split):
-    affine = fit_for_store("logn", softmax_split.store.header.head, moments=softmax_split.moments)
+    affine = fit_for_store("logn", softmax_split.store.head, moments=softmax_split.moments)
     other = affine.with_head(replace(affine.head, names=(*NAMES[::-1], "background")))
     with pytest.raises(InputError, match="class 0 is 'thing 9' in `other`, 'thing 0' in the predictions"):
         run(softmax_split, {"other": other})
@@ -225,7 +225,7 @@ OTHERS = {
 @pytest.mark.parametrize("field", OTHERS)
 def test_statistics_of_another_model_are_refused(softmax_split, field):
     value, words = OTHERS[field]
-    head = replace(softmax_split.store.header.head, source="torch:" + "1c" * 32)
+    head = replace(softmax_split.store.head, source="torch:" + "1c" * 32)
     other = of_the_store(softmax_split.moments, **{field: value})
     with pytest.raises(InputError, match=words):
         fit_for_store("logn", head, moments=other)
@@ -242,16 +242,16 @@ def test_statistics_of_another_model_are_refused(softmax_split, field):
 @pytest.mark.parametrize("changes", [{"background": None, "activation": None}, {"source": "torch:" + "2d" * 32}])
 def test_what_one_side_does_not_know_is_no_difference(softmax_split, changes, recwarn):
     sides = of_the_store(softmax_split.moments, **changes), softmax_split.moments
-    fitted, plain = (fit_for_store("logn", softmax_split.store.header.head, moments=moments) for moments in sides)
+    fitted, plain = (fit_for_store("logn", softmax_split.store.head, moments=moments) for moments in sides)
     np.testing.assert_array_equal((fitted.scale, fitted.shift), (plain.scale, plain.shift))
     assert not recwarn.list
 
 
 def test_the_store_knows_the_activation_that_the_statistics_lack(sigmoid_split):
     moments = of_the_store(sigmoid_split.moments, activation=None)
-    fitted = fit_for_store("logn", sigmoid_split.store.header.head, moments=moments)
+    fitted = fit_for_store("logn", sigmoid_split.store.head, moments=moments)
     assert fitted.head.activation == "sigmoid"
-    assert fitted == fit_for_store("logn", sigmoid_split.store.header.head, moments=sigmoid_split.moments)
+    assert fitted == fit_for_store("logn", sigmoid_split.store.head, moments=sigmoid_split.moments)
 
 
 def test_the_verdict_names_what_is_clear_and_what_is_not(comparison):

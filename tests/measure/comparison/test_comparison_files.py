@@ -28,6 +28,7 @@ from logn.measure.comparison.comparison import (
     UnsavedMap,
 )
 from logn.measure.detection.bootstrap import Interval
+from logn.measure.detection.example_images import Mark
 from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
@@ -37,9 +38,11 @@ from logn.statistics.head import Head
 
 CLASSES = 3
 VALUES, TEXTS, COUNTS = st.floats(-2, 2) | st.just(math.nan), st.text(max_size=12), st.integers(0, 2**40)
+LABELS = st.integers(0, CLASSES - 1)
 GAINS = dict.fromkeys((*ERROR_TYPES, *SPECIAL_ERRORS), VALUES)
 PLAIN = {
     **{float: VALUES, str: TEXTS, int: COUNTS, bool: st.booleans(), Any: COUNTS},
+    Mark: st.builds(Mark, TEXTS, st.tuples(*[VALUES] * 4), LABELS, st.none() | VALUES, st.booleans(), TEXTS),
     ErrorTypes: st.builds(
         ErrorTypes,
         VALUES,
@@ -71,7 +74,6 @@ def made(hint):
 NUMBERS = st.lists(st.floats(0.1, 9), min_size=CLASSES, max_size=CLASSES)
 CLASS_VALUES = st.lists(VALUES, min_size=CLASSES, max_size=CLASSES).map(np.array)
 ROWS = st.lists(COUNTS, min_size=CLASSES, max_size=CLASSES).map(np.array)
-LABELS = st.integers(0, CLASSES - 1)
 MAPS = st.one_of(
     st.none(),
     st.builds(
@@ -95,7 +97,8 @@ METRICS = {"detection": ("AP", "APr", "AP-Pool", "ECE"), "classification": ("top
 def comparisons(draw):
     task, pairs = draw(st.sampled_from(sorted(METRICS))), draw(st.lists(st.tuples(LABELS, LABELS), max_size=2))
     names = ["none", *draw(st.lists(TEXTS.filter(lambda text: text != "none"), unique=True, max_size=2))]
-    curves = made(ThresholdCurve) if draw(st.booleans()) else st.none()
+    counted = {"thresholds": (0.25, 0.5), "found": (4, 2), "false_alarms": (7, 1)}
+    curves = made(ThresholdCurve).map(lambda curve: replace(curve, **counted)) if draw(st.booleans()) else st.none()
     of_task = {
         "detection": {
             "recall": st.fixed_dictionaries(dict.fromkeys(COUNTED_AT, made(RecallAtCount))),

@@ -154,7 +154,7 @@ def decoded_as_the_framework_does(detector, images, folder, **changes):
         dtype="float32",
         postprocessing=detector.postprocessing,
     )
-    assert header.num_classes == detector.num_classes
+    assert header.head.num_classes == detector.num_classes
     with PredictionWriter(folder, header) as writer:
         for image_id, proposals in enumerate(found):
             assert (proposals.height, proposals.width) == tuple(images[image_id].shape[-2:])

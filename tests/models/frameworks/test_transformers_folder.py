@@ -146,6 +146,6 @@ def test_the_commands_of_the_page(run_page, saved):
     saved("d_fine", Path("detector"))
     assert run("huggingface.md", "correct", "predict") == ["correct", "predict", "compare", "report"]
     store = Predictions("predictions")
-    assert (len(store), store.header.class_names, store.header.head.objectness) == (4, NAMES, True)
+    assert (len(store), store.head.class_names, store.head.objectness) == (4, NAMES, True)
     assert store.header.postprocessing.objectness == "added"
     assert Path("comparison/report.html").is_file()

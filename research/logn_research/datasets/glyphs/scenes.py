@@ -17,10 +17,10 @@ from logn.base.files import atomic_path
 from logn.data.class_counts import frequency_groups
 from logn.data.images import import_pillow
 from logn.data.masks import BoolArray, encode_mask
-from logn.demo.plan import IntArray
 from logn.demo.scene import draw_scene
 from logn_research.datasets.glyphs.alphabet import glyph_styles
 from logn_research.datasets.glyphs.drawing import Images, claim_folder, draw_split, write_json
+from logn_research.datasets.glyphs.plan import IntArray
 from logn_research.datasets.glyphs.settings import SPLITS, VERSION, GlyphPlan, GlyphSettings, plan_scenes
 from logn_research.datasets.outlines import outline_mask
 

@@ -7,15 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from logn.demo.plan import (
+from logn.errors import InputError
+from logn_research.datasets.glyphs.alphabet import MOST_CLASSES, Alphabet, choose_alphabet
+from logn_research.datasets.glyphs.plan import (
     IntArray,
     long_tailed_counts,
     mix_families,
     plan_training,
     plan_validation,
 )
-from logn.errors import InputError
-from logn_research.datasets.glyphs.alphabet import MOST_CLASSES, Alphabet, choose_alphabet
 
 #: Goes up whenever the same settings would draw other pictures or write other annotations.
 VERSION = 1

@@ -129,12 +129,12 @@ def _report(dataset: DetectionDataset, output: Path, written: int, *, as_json: b
     size = sum(file.stat().st_size for file in output.glob("*.safetensors"))
     if as_json:
         counts = {"images": len(store), "of": len(dataset), "run_now": written, "missing": missing}
-        values = {"proposals": store.num_proposals, "columns": store.num_columns, "bytes": size}
+        values = {"proposals": store.num_proposals, "columns": store.head.width, "bytes": size}
         print_json({"predictions": output, **counts, **values})
         return
     echo(
         f"{output}: {len(store):,} of {len(dataset):,} images ({written:,} run now), {store.num_proposals:,} "
-        f"proposals with {store.num_columns:,} logits each, {size / 1e6:,.0f} MB"
+        f"proposals with {store.head.width:,} logits each, {size / 1e6:,.0f} MB"
     )
     if missing:
         shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")

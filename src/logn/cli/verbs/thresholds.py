@@ -128,4 +128,4 @@ def _correction(
     if store is None:
         raise InputError(f"`--method` needs logits, but `{predictions}` is a file of scores: run `logn predict` first.")
     moments = None if statistics is None else ClassMoments.load(statistics)
-    return fit_for_store(method, store.header.head, moments=moments, counts=options.read_counts(counts))
+    return fit_for_store(method, store.head, moments=moments, counts=options.read_counts(counts))

@@ -104,7 +104,7 @@ def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
     """
     if isinstance(source, str | os.PathLike):
         stored = locate_array(source)
-        rows: Any = as_floats(stored.open(), stored.dtype)
+        rows: Any = as_floats(stored.mapped(), stored.dtype)
         name = os.fspath(source)
     else:
         rows = source if hasattr(source, "shape") else np.asarray(source)

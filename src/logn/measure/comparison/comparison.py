@@ -26,7 +26,7 @@ from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.example_images import GalleryImage
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
-from logn.measure.detection.tide import ErrorTypes
+from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
 from logn.predictions.detections import DecodeSettings
 from logn.statistics.head import Head, foreground_columns
@@ -216,6 +216,19 @@ class MethodResult:
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
+    def check(self, baseline: MethodResult, num_classes: int) -> None:
+        """Raise ValueError for curves of unequal lengths, other kinds of error and labels of unknown classes."""
+        curve = self.thresholds
+        if curve and not len(curve.thresholds) == len(curve.found) == len(curve.false_alarms):
+            raise ValueError(f"the curve of {self.name!r:.40} has unequal lengths")
+        if self.tide and not {*ERROR_TYPES, *SPECIAL_ERRORS} <= {*self.tide}:
+            raise ValueError(f"{self.name!r:.40} lacks a kind of error")
+        labels = [label for pair in self.confused for label in (pair.label, pair.predicted)]
+        if self.details:
+            labels += [mark.label for image in self.details.gallery for mark in (*image.before, *image.after)]
+        if len(self.confused) != len(baseline.confused) or not all(0 <= label < num_classes for label in labels):
+            raise ValueError(f"{self.name!r:.40} has pairs or boxes of other classes")
+
     @property
     def settings(self) -> Mapping[str, Any]:
         """Parameters of the method."""
@@ -401,6 +414,9 @@ class Comparison:
             lengths = {len(row.per_class), len(predicted)}
             if set(row.values) != metrics or not set(row.differences) <= metrics or lengths != {width}:
                 raise ValueError(f"{row.name!r:.40} has other metrics or classes than the first row")
+            row.check(self.baseline, width)
+        if len({frozenset(point.values) for point in self.strengths}) > 1:
+            raise ValueError("`strengths` have different metrics")
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def _stages(roi_head: Any) -> list[Any]:
 def _query_based(head: Any, root: str) -> LogitLayer | None:
     """DETRs and mask transformers."""
     sigmoid = bool(getattr(getattr(head, "loss_cls", None), "use_sigmoid", False))
-    known: dict[str, Any] = {
+    reading: dict[str, Any] = {
         "background": None if sigmoid else -1,
         "activation": "sigmoid" if sigmoid else "softmax",
         "population": "queries",
@@ -96,12 +96,12 @@ def _query_based(head: Any, root: str) -> LogitLayer | None:
     if branches is not None:
         # A two-stage model has one branch more, which picks the encoder's proposals.
         last = len(branches) - (2 if getattr(head, "as_two_stage", False) else 1)
-        return None if output_width(branches[last]) is None else LogitLayer(f"{root}.cls_branches.{last}", **known)
+        return None if output_width(branches[last]) is None else LogitLayer(f"{root}.cls_branches.{last}", **reading)
     for name in ("fc_cls", "cls_embed"):
         if output_width(getattr(head, name, None)) is not None:
             # Mask2Former calls it after every decoder layer, the others once on all layers stacked.
             part = "call" if "Mask2FormerHead" in kinds_of(head, PACKAGE) else "slice"
-            return LogitLayer(f"{root}.{name}", final_only=part, **known)
+            return LogitLayer(f"{root}.{name}", final_only=part, **reading)
     return None
 
 

@@ -397,7 +397,7 @@ def test_the_commands_of_the_page(run_page):
     Path("my_detector.py").write_text(f"import runpy\nbuild = runpy.run_path({__file__!r})['page_model']\n")
     assert run_commands("mmdetection.md", "predict") == ["predict", "collect", "compare", "report"]
     store = Predictions("predictions")
-    assert (len(store), store.header.head.background, store.header.class_boxes) == (4, -1, True)
+    assert (len(store), store.head.background, store.header.class_boxes) == (4, -1, True)
     assert Path("comparison/report.html").is_file()
     assert run_commands("mmdetection.md", "correct") == ["correct"]
     weights, before = load_file("corrected.safetensors"), sys.modules["my_detector"].build().state_dict()
