@@ -94,7 +94,7 @@ RESULT = {"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[3", "JSON"),
+        ("nonsense", ""),
         (json.dumps(TOY), "array"),
         ("[3]", r"\[0\]"),
         ('[{"image_id": 3}]', r"\[0\]"),
