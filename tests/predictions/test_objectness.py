@@ -195,7 +195,7 @@ def test_objectness_that_does_not_fit_is_refused(tmp_path):
             pytest.raises(InputError, match="objectness"),
         ):
             writer.append(1, proposals_of(1, objectness=has))
-    with pytest.raises(InputError, match=r"`objectness` to have shape \(2,\), one logit per row, but got \(3,\)"):
+    with pytest.raises(InputError, match="objectness"):
         Proposals(np.zeros((2, 4)), np.zeros((2, 3)), height=9, width=9, objectness=np.zeros(3))
 
 
@@ -211,13 +211,3 @@ def test_counts_of_the_labels_move_their_columns_alone():
     head = Head.of_classes(None, 5, class_columns=(1, 3), activation="sigmoid")
     affine = fit_for_store("norcal:gamma=1", head, counts=[10, 100])
     np.testing.assert_allclose(affine.shift, [0, -np.log(10), 0, -np.log(100), 0])
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [({"nms": "soft"}, "`nms`"), ({"nms_iou": 2}, "`nms_iou` to be")],
-)
-def test_settings_that_make_no_sense_are_refused(setting, sentence):
-    for kind in (DecodeSettings, Postprocessing):
-        with pytest.raises(InputError, match=sentence):
-            kind(**setting)

@@ -261,7 +261,13 @@ def test_files_that_are_no_header_are_refused(tmp_path):
     write(tmp_path)
     file = tmp_path / "header.json"
     content = file.read_text()
-    for text in (content[:-3], "", "[]", content.replace("logn.predictions", "other"), content.replace("6", "5", 1)):
+    for text in (
+        content[:-3],
+        "",
+        "[]",
+        content.replace("logn.predictions", "other"),
+        content.replace('"schema": 7', '"schema": 6'),
+    ):
         file.write_text(text)
         with pytest.raises(InputError, match=r"header\.json"):
             Predictions(tmp_path)

@@ -101,7 +101,7 @@ def test_boxes_carry_class_and_score_and_the_caption_what_changed():
     after = (Mark("missed", box, 0, changed=True), Mark("hit", other, 1, 0.1, changed=True))
     image = GalleryImage(LOST, 1, 0, 7, before, after)
     picture = draw_image(image, "", (100, 170), ["cup", "a class with a long name"])
-    labels = [[(label["kind"], label["text"]) for label in view["labels"]] for view in picture["views"]]
+    labels = [[(label.kind, label.text) for label in view["labels"]] for view in picture["views"]]
     assert labels == [[("lost", "cup 0.50")], [("hit", "a class with … 0.10"), ("lost", "cup")]]
     assert [frame["kind"] for frame in picture["views"][0]["frames"]] == ["missed", "lost"]
     assert picture["views"][1]["frames"][-1]["title"] == "lost: cup"
@@ -115,7 +115,7 @@ def test_labels_hide_no_other_and_stay_in_the_picture(run_folder):
     views = [view for _, _, pictures in content["parts"] for picture in pictures for view in picture["views"]]
     assert sum(len(view["labels"]) for view in views) > 10
     for view in views:
-        boxes = [label["box"] for label in view["labels"]]
+        boxes = [label.box for label in view["labels"]]
         for place, (x, y, width, height) in enumerate(boxes):
             assert min(x, y) >= 0
             assert x + width <= 96.001

@@ -3,8 +3,8 @@
 The steps are those of torchvision and MMDetection: map the logits, activate, drop the background, keep scores above a
 threshold, drop tiny boxes, suppress class by class, keep the best of the image.
 
-Large stores are decoded in processes, which share the memory-mapped store. Threads hardly help: many steps are short
-and wait for the interpreter lock.
+Large stores are decoded in processes, which read the same files. Threads hardly help: many steps are short and wait
+for the interpreter lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Progress = Callable[[int], object]
 # What is made of the detections of some images, one per method.
 ResultT = TypeVar("ResultT")
 Finish = Callable[[list[Detections]], ResultT]
-# Images that are decoded at a time, and of which memory is let go together.
+# Images that are decoded at a time.
 _IMAGES_AT_ONCE = 16
 # Logits to be mapped and activated, over all methods, from which starting processes pays: some seconds of work.
 _ENOUGH_LOGITS = 2_000_000_000

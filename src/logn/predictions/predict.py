@@ -41,20 +41,20 @@ def predict(
 ) -> int:
     """Run a detector or a classifier over labelled images and keep its logits, for `logn.compare`.
 
-    Of a detector all proposals are written to a store, a folder; images that it holds already are not run again. Of a
+    Of a detector all proposals are written to a folder; images that it holds already are not run again. Of a
     classifier, if `data` is a folder per class or a list, logits, labels, class names and paths are written to one
     `.safetensors` file. Its classes are matched by name; images of other classes, and files that cannot be read, are
     left out with a warning.
 
-    Under torchrun each process writes its own part: process `r` of `w` takes every `w`-th image from `r`, so no image
-    is run twice, and a later run may have another number of processes. A classifier takes one process.
+    Under torchrun process `r` of `w` takes every `w`-th image from `r`, so no image is run twice, and a later run may
+    have another number of processes. A classifier takes one process.
 
     Args:
         model: Of a detector anything that `logn.detector` takes, of a classifier anything that `logn.correct` takes.
         data: Of a detector annotations in any form, or a data set. They name images and classes; the boxes are not
             used. Of a classifier a folder with a folder of images per class (`imagenet/val`, or `imagenet:val`), a
             `.txt` list with a path and a class per line, or a `.csv` table with columns `path` and `label`.
-        path: Folder of the store; of a classifier the file.
+        path: The folder; of a classifier the file.
         images: Folder that the image paths in `data` start from; by default that of the annotations.
         batch: Images per forward pass; by default 8, of ONNX classifiers 1.
         dtype: Of the logits: "float16", or "float32" for twice the size.
@@ -62,7 +62,7 @@ def predict(
             proposal. Other classes use the box of the top class. None keeps all: 21 MB per image for LVIS.
         trust: Open a `.pt` file, which is a pickle and runs its author's code.
         overwrite: Of a classifier: replace the file.
-        metadata: Kept in the header. Its `images` (of the data set) must be the same when a store is continued, as the
+        metadata: Kept in the header. Its `images` (of the data set) must be the same when a folder is continued, as the
             weights must be; it is filled in if missing.
         progress: Called with the number of images whenever some are done, including those of an earlier run.
         hints: Fields of `logn.Hints`, such as `like` and `class_names`.
@@ -94,11 +94,22 @@ def predict(
     done = _images_done(path, source, dataset, about, dtype, boxes_per_proposal)
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     mine = range(rank, len(dataset.image_ids), world_size)
-    todo = [place for place in mine if int(dataset.image_ids[place]) not in done]
-    report(len(mine) - len(todo))
+    missing = [index for index in mine if int(dataset.image_ids[index]) not in done]
+    report(len(mine) - len(missing))
 
     def start(example: Proposals) -> PredictionWriter:
-        header = _header_of(source, dataset, match, example, dtype, boxes_per_proposal, about)
+        """What a detector gives per proposal is known from the first image."""
+        has_class_boxes = example.boxes.ndim == 3
+        header = StoreHeader(
+            source.head_of(example, match.model_names),
+            class_boxes=has_class_boxes,
+            dtype=dtype,
+            category_ids=tuple(dataset.category_ids.tolist()) or None if match.identical else None,
+            num_images=len(dataset.image_ids),
+            metadata=about,
+            postprocessing=source.postprocessing,
+            boxes_per_proposal=boxes_per_proposal if has_class_boxes else None,
+        )
         if header.boxes_per_proposal is not None and rank == 0 and not done:
             warn(
                 f"Each proposal keeps the boxes of its {header.boxes_per_proposal} top-scoring classes of "
@@ -106,11 +117,9 @@ def predict(
             )
         return PredictionWriter(path, header)
 
-    results = (
-        (indices, source.propose(ready)) for indices, ready in prepared_batches(source, dataset, todo, batch or BATCH)
-    )
-    _write(results, dataset.image_ids, start, report)
-    return len(todo)
+    batches = prepared_batches(source, dataset, missing, batch or BATCH)
+    _write(((indices, source.propose(images)) for indices, images in batches), dataset.image_ids, start, report)
+    return len(missing)
 
 
 def _write(
@@ -187,40 +196,17 @@ def _images_done(
 
 
 def prepared_batches(
-    source: Detector, dataset: DetectionDataset, todo: Sequence[int], batch: int
+    source: Detector, dataset: DetectionDataset, images: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Any]]]:
     """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
 
     def read(indices: Sequence[int]) -> list[Any]:
         return [source.prepare(dataset.read_image(index)) for index in indices]
 
-    batches = [todo[start : start + batch] for start in range(0, len(todo), batch)]
+    batches = [images[start : start + batch] for start in range(0, len(images), batch)]
     with ThreadPoolExecutor(1) as reader:
         reading = [reader.submit(read, indices) for indices in batches[:1]]
         for number, indices in enumerate(batches):
-            images = reading.pop().result()
+            ready = reading.pop().result()
             reading = [reader.submit(read, following) for following in batches[number + 1 : number + 2]]
-            yield indices, images
-
-
-def _header_of(
-    source: Detector,
-    dataset: DetectionDataset,
-    match: ClassMatch,
-    example: Proposals,
-    dtype: str,
-    boxes_per_proposal: int | None,
-    metadata: Mapping[str, Any],
-) -> StoreHeader:
-    """The header of a store of this detector's proposals, from those of one image."""
-    has_class_boxes = example.boxes.ndim == 3
-    return StoreHeader(
-        source.head_of(example, match.model_names),
-        class_boxes=has_class_boxes,
-        dtype=dtype,
-        category_ids=tuple(int(number) for number in dataset.category_ids) or None if match.identical else None,
-        num_images=len(dataset.image_ids),
-        metadata=dict(metadata),
-        postprocessing=source.postprocessing,
-        boxes_per_proposal=boxes_per_proposal if has_class_boxes else None,
-    )
+            yield indices, ready

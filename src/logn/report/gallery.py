@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from logn.data.images import ImageArray, import_pillow, read_rgb
 from logn.errors import InputError
@@ -135,32 +135,40 @@ def _view(
     drawn = sorted(
         ((_kind(mark, title), mark) for mark in marks), key=lambda pair: (ORDER.index(pair[0]), pair[1].changed)
     )
-    frames = []
-    for kind, mark in drawn:
-        left, top, right, bottom = mark.box
-        dash = 1.6 * unit
-        score = "" if mark.score is None else f" {mark.score:.2f}"
-        frames.append(
-            {
-                "kind": kind,
-                "box": (left, top, max(right - left, 0.0), max(bottom - top, 0.0)),
-                "stroke": unit * (2.0 if mark.changed else 0.6 if kind == "unjudged" else 1.1),
-                "dashes": {"alarm": f"{3 * dash:g} {1.5 * dash:g}", "missed": f"{dash:g} {dash:g}"}.get(mark.kind, ""),
-                "outline": mark.outline,
-                "title": f"{MEANINGS[kind].partition(':')[0]}: {names[mark.label]}{score}",
-            }
-        )
+    frames = [_frame(kind, mark, names, unit) for kind, mark in drawn]
     counts = {kind: sum(mark.kind == kind for mark in marks) for kind in ("hit", "alarm", "missed")}
     spoken = f"{title}: {counts['hit']} right, {counts['alarm']} false alarms, {counts['missed']} missed"
     return {"title": title, "spoken": spoken, "frames": frames, "labels": place_labels(drawn, names, size, unit)}
 
 
+def _frame(kind: str, mark: Mark, names: Sequence[str], unit: float) -> dict[str, Any]:
+    left, top, right, bottom = mark.box
+    dash = 1.6 * unit
+    score = "" if mark.score is None else f" {mark.score:.2f}"
+    return {
+        "kind": kind,
+        "box": (left, top, max(right - left, 0.0), max(bottom - top, 0.0)),
+        "stroke": unit * (2.0 if mark.changed else 0.6 if kind == "unjudged" else 1.1),
+        "dashes": {"alarm": f"{3 * dash:g} {1.5 * dash:g}", "missed": f"{dash:g} {dash:g}"}.get(mark.kind, ""),
+        "outline": mark.outline,
+        "title": f"{MEANINGS[kind].partition(':')[0]}: {names[mark.label]}{score}",
+    }
+
+
+class Label(NamedTuple):
+    """Class and score on their ground, `box` from its corner with width and height."""
+
+    kind: str
+    text: str
+    box: Box
+
+
 def place_labels(
     drawn: Sequence[tuple[str, Mark]], names: Sequence[str], size: tuple[int, int], unit: float
-) -> list[dict[str, Any]]:
+) -> list[Label]:
     """Put class and score at each detection, and at what was lost: what changed comes first, none hides another."""
     height = LINE * unit
-    placed: list[tuple[str, str, Box]] = []
+    placed: list[Label] = []
     for kind, mark in sorted(drawn, key=lambda pair: not pair[1].changed):
         if kind in ("unjudged", "missed"):
             continue
@@ -168,10 +176,10 @@ def place_labels(
         name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
         text = name if mark.score is None else f"{name} {mark.score:.2f}"
         width = (LETTER * len(text) + 3.0) * unit
-        corner = _free_corner(mark.box, (width, height), size, [box for _, _, box in placed])
+        corner = _free_corner(mark.box, (width, height), size, [other.box for other in placed])
         if corner is not None:
-            placed.append((kind, text, (*corner, width, height)))
-    return [{"kind": kind, "text": text, "box": box} for kind, text, box in placed]
+            placed.append(Label(kind, text, (*corner, width, height)))
+    return placed
 
 
 def _free_corner(

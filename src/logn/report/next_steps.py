@@ -34,16 +34,7 @@ CLASSIFIER = {
 IN_PART = ("recommended", "logn", "p2p")
 
 
-class _StrengthAxis(Axis):
-    """From 0 to 1, with the strengths that were measured."""
-
-    @property
-    def ticks(self) -> list[tuple[float, str]]:
-        """Their places and texts."""
-        return [(self(strength), f"{strength:g}") for strength in STRENGTHS]
-
-
-X = _StrengthAxis(0, 1, LEFT, WIDTH - RIGHT)
+X = Axis(0, 1, LEFT, WIDTH - RIGHT, marked=STRENGTHS)
 
 
 def strengths(view: View) -> Section:

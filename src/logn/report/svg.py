@@ -13,13 +13,14 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 10, 12, 38
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear or logarithmic scale from values to places along a line of the chart."""
+    """A linear or logarithmic scale from values to places along a line, with ticks at `marked` or round values."""
 
     low: float
     high: float
     start: float
     end: float
     logarithmic: bool = False
+    marked: tuple[float, ...] = ()
 
     def __call__(self, value: float) -> float:
         """Place of a value.
@@ -33,14 +34,14 @@ class Axis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and texts of the round values next to the line.
+        """Places and texts of the values next to the line.
 
         Example:
             >>> Axis(0, 1, 0, 10).ticks[1:3]
             [(2.0, '0.2'), (4.0, '0.4')]
         """
-        values = log_ticks(self.low, self.high) if self.logarithmic else round_ticks(self.low, self.high)
-        return [(self(value), compact(value)) for value in values]
+        round_values = log_ticks if self.logarithmic else round_ticks
+        return [(self(value), compact(value)) for value in self.marked or round_values(self.low, self.high)]
 
 
 def round_ticks(low: float, high: float, about: int = 5) -> list[float]:

@@ -132,7 +132,7 @@ class Head:
                     f"Expected `class_names` to have one name for each of {len(columns)} classes, but got {len(names)}."
                 )
             names = _spread(names, columns, num_columns, background)
-        unused = tuple(column for column in named if column not in {*columns})
+        unused = tuple(sorted({*named} - {*columns}))
         return cls(num_columns, names, background, unused, **known)
 
     @property

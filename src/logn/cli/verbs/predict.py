@@ -33,7 +33,7 @@ def predict(
     """Run a trained model once and keep its logits, for logn compare.
 
     Of a detector, boxes are kept too, in a folder; a stopped run resumes, and under
-    torchrun every process writes its part. A classifier takes a folder per class,
+    torchrun every process takes its share. A classifier takes a folder per class,
     or a list of paths and labels, and writes one .safetensors file.
 
     Examples:
