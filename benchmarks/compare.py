@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from logn.data.class_counts import ClassCounts, frequency_groups
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.measure.comparison.compare import CompareSettings, compare
 from logn.measure.comparison.comparison import Comparison
 from logn.models.proposals import Proposals

@@ -23,7 +23,7 @@ import torch
 import torchvision
 
 from logn.base.processes import available_processors
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.measure.detection.metrics import evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals

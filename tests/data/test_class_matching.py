@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from logn.data.class_counts import ClassCounts
 from logn.data.class_names import match_classes, places_of
 from logn.errors import InputError
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.measure.comparison.compare import CompareSettings, compare
 from logn.models.proposals import Proposals
 from logn.predictions.store import Predictions, PredictionWriter, StoreHeader

@@ -12,7 +12,7 @@ from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.data.fractal_dimensions import read_dimensions
 from logn.data.labels import Labels
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.measure.detection.metrics import COCO_CAP, EvaluationProtocol, evaluate_detections
 from logn.predictions.detections import Detections
 

@@ -11,7 +11,7 @@ from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.data.labels import Labels
 from logn.errors import InputError
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 
 IMAGES, CATEGORIES = (7, 3, 2**40), (5, 1)
 OUTLINES = [[[1.5, 2, 3, 4, 5, 6]], {"size": [2, 2], "counts": "04"}, []]

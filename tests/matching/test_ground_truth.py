@@ -3,12 +3,11 @@
 import copy
 import json
 
-import numpy as np
 import pytest
 
 from logn.errors import InputError
-from logn.matching.labels import load_ground_truth, read_results, refuse_without_objects
-from logn.matching.truth import groups_of_classes
+from logn.matching.ground_truth import groups_of_classes, load_ground_truth, truth_of_predictions
+from logn.matching.results import read_results
 
 TOY = {
     "images": [
@@ -47,13 +46,6 @@ def test_images_take_the_order_of_the_predictions_and_classes_that_of_their_ids(
     assert [bytes(outline) for outline in load_ground_truth(TOY, masks=True).outlines] == [b"[[1,2,4,2,4,6]]"]
 
 
-def test_a_part_keeps_the_chosen_images_only():
-    part = load_ground_truth(TOY).part(np.array([False, True]))
-    assert part.image_ids.tolist() == [3]
-    assert part.image_index.tolist() == [0]
-    assert [image.id for image in part.images] == [3]
-
-
 @pytest.mark.parametrize(
     ("toy", "message"),
     [
@@ -83,7 +75,7 @@ def test_what_is_missing_is_named(toy, message):
             {"image_ids": [3]},
             r"1 annotated but not predicted \(such as image 7\)\. Use .* \(in Python only_predicted=True",
         ),
-        ({"style": "voc"}, r'`style` to be "auto", "lvis" or "coco", but got \'voc\''),
+        ({"style": "voc"}, "`style`"),
     ],
 )
 def test_other_classes_or_images_than_predicted_are_refused(arguments, message):
@@ -102,20 +94,22 @@ RESULT = {"image_id": 3, "category_id": 2, "bbox": [1, 1, 1, 1], "score": 1}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not a JSON list of COCO results: "),
-        ("[3]", "holds other values, not COCO results"),
-        ('[{"image_id": 3}]', "Result 0 of .* lacks one of bbox, category_id, image_id, score"),
-        (json.dumps([RESULT | {"image_id": 4}]), "`image_id` 4, which the annotations do not have"),
-        (json.dumps([RESULT | {"category_id": 9}]), "`category_id` 9, which the annotations do not have"),
-        (json.dumps([RESULT, RESULT | {"bbox": [1, 1, 1]}]), "`bbox` of result 1 of .* must be four finite numbers"),
-        (json.dumps([RESULT | {"score": 97.5}]), "`score` of result 0"),
-        (json.dumps([RESULT | {"bbox": [5, 5, 2, -2]}]), "`bbox` of result 0"),
-        (json.dumps([RESULT | {"score": None}]), "`score` of result 0 of .* must be a finite number, but it is None"),
+        ("nonsense", ""),
+        (json.dumps(TOY), "array"),
+        ("[3]", r"\[0\]"),
+        ('[{"image_id": 3}]', r"\[0\]"),
+        (json.dumps([RESULT | {"image_id": 4}]), "`image_id` 4"),
+        (json.dumps([RESULT | {"category_id": 9}]), "`category_id` 9"),
+        (json.dumps([RESULT, RESULT | {"bbox": [1, 1, 1]}]), r"\[1\].bbox"),
+        (json.dumps([RESULT | {"score": 97.5}]), r"\[0\].score"),
+        (json.dumps([RESULT | {"bbox": [5, 5, 2, -2]}]), r"\[0\].bbox"),
+        (json.dumps([RESULT | {"score": None}]), r"\[0\].score"),
+        (json.dumps([RESULT | {"score": float("nan")}]), r"\[0\].score"),
     ],
 )
 def test_results_that_do_not_fit_are_refused(tmp_path, content, message):
     (tmp_path / "results.json").write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"results.json.*{message}"):
         read_results(tmp_path / "results.json", load_ground_truth(TOY))
 
 
@@ -141,7 +135,7 @@ def test_a_file_that_is_no_json_or_not_there_is_refused(tmp_path):
 
 def test_lvis_annotations_need_objects_and_the_frequency_or_counts():
     with pytest.raises(InputError, match="`annotations` has no objects in the evaluated images, so AP is undefined"):
-        refuse_without_objects(load_ground_truth({**TOY, "annotations": []}))
+        truth_of_predictions({**TOY, "annotations": []})
     truth = load_ground_truth(changed(lambda toy: toy["categories"][0].pop("frequency")))
     with pytest.raises(InputError, match="`frequency`"):
         groups_of_classes(truth)

@@ -15,7 +15,7 @@ from tests.made.split import make_split, store_header
 
 from logn import InputError, Predictions, Proposals
 from logn.errors import LogNWarning
-from logn.matching.labels import truth_of_predictions
+from logn.matching.ground_truth import truth_of_predictions
 from logn.predictions import store as predictions_store
 from logn.predictions.nms import Boxes
 from logn.predictions.store import PredictionWriter, StoreHeader

@@ -10,7 +10,6 @@ import pytest
 from logn.data.class_counts import ClassCounts
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings
-from logn.measure.comparison.files import save_comparison
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.report.page import write_report
@@ -91,7 +90,7 @@ def make_run(folder: Path) -> Path:
         moments=moments,
         counts=ClassCounts.load(folder / "data" / "train.json").at_least(1),
     )
-    save_comparison(comparison, folder)
+    comparison.save(folder)
     return folder
 
 

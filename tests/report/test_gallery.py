@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.matching.match import match_detections
 from logn.measure.comparison.comparison import Comparison
 from logn.measure.detection.example_images import (

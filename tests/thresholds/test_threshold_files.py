@@ -187,17 +187,9 @@ def test_results_that_are_cut_at_a_high_score_are_announced(results):
         operating_points(*results(0.3), num_bootstrap=0)
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ('{"a": 1}', "holds a JSON object, not COCO results, which are a JSON list of objects with bbox, category_id"),
-        ('{"annotations": []}', "holds labels, not COCO results"),
-        ('["a"]', "holds other values, not COCO results"),
-        (None, "nothere.json` does not exist."),
-    ],
-)
-def test_what_is_no_results_file_is_called_what_it_is(split, tmp_path, content, sentence):
+@pytest.mark.parametrize("content", ['{"a": 1}', '{"annotations": []}', '["a"]', None])
+def test_what_is_no_results_file_is_refused(split, tmp_path, content):
     if content is not None:
         (tmp_path / "nothere.json").write_text(content)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=r"nothere.json"):
         operating_points(tmp_path / "nothere.json", split.annotations)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from logn.errors import InputError
-from logn.matching.labels import truth_of_predictions
+from logn.matching.ground_truth import truth_of_predictions
 from logn.methods.affine import ClassAffine
 from logn.methods.recommend import NONE
 from logn.models.opened import CorrectableModel

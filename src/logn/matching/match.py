@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from logn.base.boxes import box_iou
 from logn.errors import import_extra
+from logn.matching.ground_truth import SIZES, GroundTruth
 from logn.matching.outcomes import IOU_THRESHOLDS, Bits, Floats, Index, Marks, Outcomes, pack
-from logn.matching.truth import SIZES, GroundTruth
 from logn.predictions.detections import Detections
 
 # Images that are matched at once: their arrays stay in the cache.
@@ -44,7 +44,7 @@ def match_detections(
     Example:
         >>> toy = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10]}]}
-        >>> from logn.matching.labels import load_ground_truth
+        >>> from logn.matching.ground_truth import load_ground_truth
         >>> detections = Detections(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0.9, 0.8], np.float32),
         ...     np.array([[0, 0, 10, 8], [0, 0, 10, 10]], np.float32), np.arange(2, dtype=np.int32))
         >>> truth = load_ground_truth(toy, style="coco")

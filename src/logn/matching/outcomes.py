@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from logn.matching.truth import GroundTruth
+from logn.matching.ground_truth import GroundTruth
 
 TableT = TypeVar("TableT")
 Bits = npt.NDArray[np.uint16]

@@ -1,4 +1,4 @@
-"""predict: run a model once over a data set and keep all its logits, of a detector with its boxes; masks need more."""
+"""predict: run a model once over a data set and keep all its logits, of a detector with its boxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from logn.data.class_names import ClassMatch, match_classes, warn_of_position
 from logn.data.dataset import ClassificationDataset, DetectionDataset, open_dataset
-from logn.data.masks import encode_mask
 from logn.errors import InputError, warn
 from logn.models.detector import Detector
 from logn.models.hints import Hints
@@ -22,7 +21,6 @@ from logn.models.open import detector, open_model
 from logn.models.opened import BATCH
 from logn.models.proposals import Proposals
 from logn.predictions.classifier import predict_classifier
-from logn.predictions.detections import Detections
 from logn.predictions.store import HEADER_NAME, Predictions, PredictionWriter, StoreHeader
 
 
@@ -119,7 +117,7 @@ def predict(
             )
         return PredictionWriter(path, header)
 
-    batches = _prepared(source, dataset, missing, batch or BATCH)
+    batches = prepared_batches(source, dataset, missing, batch or BATCH)
     _write(((indices, source.propose(images)) for indices, images in batches), dataset.image_ids, start, report)
     return len(missing)
 
@@ -197,7 +195,7 @@ def _images_done(
     return done
 
 
-def _prepared(
+def prepared_batches(
     source: Detector, dataset: DetectionDataset, images: Sequence[int], batch: int
 ) -> Iterator[tuple[Sequence[int], list[Any]]]:
     """Images as a detector takes them, batch by batch; the next are read and prepared while it works."""
@@ -212,78 +210,3 @@ def _prepared(
             ready = reading.pop().result()
             reading = [reader.submit(read, following) for following in batches[number + 1 : number + 2]]
             yield indices, ready
-
-
-# From the detections of several methods to the run-length encoded masks of each.
-MaskMaker = Callable[[Sequence[Detections]], list[npt.NDArray[np.object_]]]
-
-
-def mask_maker(
-    model: Any,
-    data: str | os.PathLike[str] | DetectionDataset,
-    store: Predictions,
-    *,
-    progress: Callable[[int], object] | None = None,
-) -> MaskMaker:
-    """Give the function that makes the masks of the detections of several methods.
-
-    The model runs once per image, on each pair of proposal and class that any method keeps there. Masks are run-length
-    encoded as soon as they are made; methods share them.
-
-    Args:
-        model: The model that `store` was predicted with; it has a mask head.
-        data: The images, or their annotations.
-        store: The predictions that the detections were decoded from.
-        progress: Called with the number of images whenever some are done.
-    """
-    source = detector(model)
-    masks = source.masks
-    if masks is None:
-        raise InputError(f"`masks` is {source.name}, which has no mask head; leave it out to measure boxes alone.")
-    if source.source != store.head.source:
-        raise InputError(
-            f"`masks` is {source.name} with other weights than those that `{store.path}` was predicted with; pass that "
-            "model."
-        )
-    dataset: DetectionDataset = DetectionDataset(data) if isinstance(data, str | os.PathLike) else data
-    index_of = {image_id: index for index, image_id in enumerate(dataset.image_ids.tolist())}
-    missing = [image_id for image_id in store.image_ids.tolist() if image_id not in index_of]
-    if missing:
-        raise InputError(f"The predictions have image {missing[0]}, but the data set does not.")
-    report = progress or (lambda count: None)
-
-    def make(methods: Sequence[Detections]) -> list[npt.NDArray[np.object_]]:
-        distinct, references = distinct_detections(methods)
-        encoded = np.empty(len(distinct), np.object_)
-        images, starts = np.unique(distinct.image_index, return_index=True)
-        report(len(store) - len(images))
-        indices = [index_of[image_id] for image_id in store.image_ids[images].tolist()]
-        bounds = [*starts.tolist(), len(distinct)]
-        for number, (_, (image,)) in enumerate(_prepared(source, dataset, indices, 1)):
-            rows = slice(bounds[number], bounds[number + 1])
-            part = distinct.take(rows)
-            encoded[rows] = [encode_mask(mask) for mask in masks(image, part.boxes, part.labels, part.proposal)]
-            report(1)
-        return [encoded[rows] for rows in references]
-
-    return make
-
-
-def distinct_detections(methods: Sequence[Detections]) -> tuple[Detections, list[npt.NDArray[np.intp]]]:
-    """Each (image, proposal, class) of any method once, sorted so, and for each method where its rows are.
-
-    Example:
-        >>> one = Detections(np.zeros(1, np.int32), np.array([3], np.int32), np.ones(1, np.float32),
-        ...     np.zeros((1, 4), np.float32), np.array([7], np.int32))
-        >>> union, references = distinct_detections([one, one])
-        >>> len(union), references
-        (1, [array([0]), array([0])])
-    """
-    everything = Detections.concatenate(methods)
-    if not len(everything):
-        return everything, [np.empty(0, np.intp) for _ in methods]
-    classes, proposals = int(everything.labels.max()) + 1, int(everything.proposal.max()) + 1
-    key = (everything.image_index.astype(np.int64) * proposals + everything.proposal) * classes + everything.labels
-    _, first, reference = np.unique(key, return_index=True, return_inverse=True)
-    ends = np.cumsum([len(method) for method in methods])
-    return everything.take(first), np.split(reference.astype(np.intp), ends[:-1])

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from logn.base.arrays import DEFAULT_AT, FloatArray, sigmoid
 from logn.errors import InputError, warn
-from logn.matching.labels import other_images, read_results, truth_of_predictions
+from logn.matching.ground_truth import GroundTruth, other_images, truth_of_predictions
 from logn.matching.match import match_detections
-from logn.matching.truth import GroundTruth
+from logn.matching.results import read_results
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Postprocessing
 from logn.predictions.decoder import DecodeSettings, decode

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, logit, nan_mean, ratio, sigmoid
-from logn.matching.draws import Draws
+from logn.matching.bootstrap_draws import Draws
+from logn.matching.ground_truth import GroundTruth
 from logn.matching.outcomes import Outcomes
-from logn.matching.truth import GroundTruth
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from tests.made.accuracy import classification_metrics
 
 import logn
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
-from logn.measure.classification.logits import moments_of_logits
-from logn.measure.classification.metrics import classification_metrics
+from logn.measure.classification.rows import moments_of_logits
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings
 from logn.measure.comparison.tables import write_comparison

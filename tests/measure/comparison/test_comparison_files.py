@@ -25,8 +25,8 @@ from logn.measure.comparison.comparison import (
     MethodResult,
     Provenance,
     ReportDetails,
+    UnsavedMap,
 )
-from logn.measure.comparison.method_fitting import UnsavedMap
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.example_images import Mark
 from logn.measure.detection.metrics import COUNTED_AT, EvaluationProtocol, RecallAtCount
@@ -201,7 +201,7 @@ SECTIONS = ("rows", "classes", "protocols", "settings", "provenance", "seconds")
 CHANGES = {
     **{f"{name} {value}": ({name: value}, "comparison.json`") for name in SECTIONS for value in (3, "x", [1], None)},
     "schema": ({"schema": 99}, "schema 99"),
-    "no methods": ({"rows": []}, "has no methods"),
+    "no methods": ({"rows": []}, "0 methods"),
 }
 
 

@@ -8,9 +8,10 @@ import logging
 import numpy as np
 import pytest
 
-from logn.matching.labels import load_ground_truth, read_results
+from logn.matching.ground_truth import load_ground_truth
 from logn.matching.match import match_detections
 from logn.matching.outcomes import Outcomes, pack
+from logn.matching.results import read_results
 from logn.measure.detection.metrics import EvaluationProtocol, rows_within_limits
 from logn.measure.detection.tide import error_kinds, error_types
 

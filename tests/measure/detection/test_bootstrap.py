@@ -12,8 +12,8 @@ from tests.measure.detection.conftest import made_outcomes
 
 from logn.base import processes
 from logn.errors import LogNWarning
-from logn.matching.draws import Draws
-from logn.matching.labels import load_ground_truth
+from logn.matching.bootstrap_draws import Draws
+from logn.matching.ground_truth import load_ground_truth
 from logn.matching.match import match_detections
 from logn.measure.detection import bootstrap
 from logn.measure.detection import drawn_precision as drawn

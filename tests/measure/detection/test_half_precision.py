@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.made.split import make_split
 
-from logn.matching.labels import load_ground_truth
+from logn.matching.ground_truth import load_ground_truth
 from logn.measure.detection.metrics import evaluate_detections
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import decode_many

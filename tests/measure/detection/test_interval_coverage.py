@@ -5,8 +5,8 @@ import pytest
 from tests.measure.detection.conftest import made_outcomes
 
 from logn.base.arrays import sigmoid
-from logn.matching.draws import Draws
-from logn.matching.truth import GroundTruth
+from logn.matching.bootstrap_draws import Draws
+from logn.matching.ground_truth import GroundTruth
 from logn.measure.detection.bootstrap import bootstrap_metrics, paired_interval
 from logn.measure.detection.metrics import BestDetections, count_name, counts_per_image, recall_at_count
 

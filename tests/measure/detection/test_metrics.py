@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.measure.detection.conftest import assert_errors_equal_tidecv, errors_of, lvis_values, made_outcomes
 
 from logn.data.masks import encode_segmentation
-from logn.matching.labels import load_ground_truth, read_results
+from logn.matching.ground_truth import load_ground_truth
 from logn.matching.match import greedy_matches, joined_pairs, match_detections
+from logn.matching.results import read_results
 from logn.measure.detection.metrics import (
     EvaluationProtocol,
     average_precision_per_class,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from tests.measure.detection.conftest import assert_errors_equal_tidecv, lvis_values
 
-from logn.matching.labels import load_ground_truth, read_results
+from logn.matching.ground_truth import load_ground_truth
+from logn.matching.results import read_results
 from logn.measure.detection.metrics import EvaluationProtocol, evaluate_detections
 
 CLASSES, SIDE = 14, 300

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logn.matching.draws import Draws
+from logn.matching.bootstrap_draws import Draws
 from logn.measure.comparison.compare import compare
 from logn.measure.comparison.comparison import CompareSettings, Comparison
 from logn.measure.comparison.tables import write_comparison

@@ -186,7 +186,7 @@ def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: boo
     """Make the folder for the results before the work begins."""
     if folder is None:
         return
-    from logn.measure.comparison.files import check_comparison_folder
+    from logn.measure.comparison.comparison import check_comparison_folder
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, nan_mean, ratio
-from logn.data.class_counts import ClassCounts
-from logn.matching.draws import Draws
-from logn.measure.classification.logits import RowOutcomes, open_logits, row_outcomes
-from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, Labels, classification_truth
+from logn.matching.bootstrap_draws import Draws
+from logn.measure.classification.rows import RowOutcomes
+from logn.measure.classification.truth import ClassificationTruth
 
 # Bins of equal width for the calibration error, as for detections.
 BINS = 15
@@ -92,43 +90,6 @@ class ClassificationMetrics:
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
-
-
-def classification_metrics(
-    logits: Any,
-    labels: Labels,
-    train_counts: ClassCounts | npt.ArrayLike | None = None,
-    *,
-    class_names: Sequence[str] | None = None,
-    bounds: tuple[int, int] = PAPER_BOUNDS,
-) -> ClassificationMetrics:
-    """Measure a softmax classifier from its logits and the true classes.
-
-    The groups are the mean accuracy of the classes with that many training samples. By the paper's bounds "few" is 1 to
-    19, "medium" 20 to 100 and "many" more than 100.
-
-    Args:
-        logits: `(rows, classes)`: an array, a tensor, or the path of a `.npy`, `.npz` or `.safetensors` file.
-            It is read in blocks, so a mapped file may be larger than the memory.
-        labels: The class of each row, from 0; or a `.npy`, `.json`, `.csv` or `.txt` file with them.
-        train_counts: Training samples of each class, for the groups.
-        class_names: One name for each class; puts counts with names in order.
-        bounds: The most training samples of a few-shot and of a medium-shot class.
-
-    Example:
-        >>> logits = np.array([[2.0, 0.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> metrics = classification_metrics(logits, [0, 1, 2], [900, 40, 5])
-        >>> [metrics[group] for group in ("many", "medium", "few")], round(metrics["top-1"], 3)
-        ([1.0, 0.0, 1.0], 0.667)
-        >>> metrics.confused
-        (ConfusedPair(label=1, predicted=0, errors=1, share=1.0),)
-    """
-    opened = open_logits(logits)
-    truth = classification_truth(
-        labels, opened.num_classes, train_counts=train_counts, class_names=class_names, bounds=bounds
-    )
-    (outcomes,) = row_outcomes(opened, truth.labels)
-    return metrics_of_outcomes(outcomes, truth)
 
 
 def metrics_of_outcomes(outcomes: RowOutcomes, truth: ClassificationTruth) -> ClassificationMetrics:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from logn.base.arrays import FloatArray, as_numpy
 from logn.data.class_counts import ClassCounts
-from logn.data.class_tables import column_of, naming, read_json, read_npy, read_table
+from logn.data.class_tables import column_of, naming, numbers, read_json, read_npy, read_table
 from logn.errors import InputError
 
 
@@ -32,45 +32,22 @@ def read_labels(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
         [3, 0]
     """
     path = Path(path)
-    readers = {".npy": read_npy, ".json": _read_list, ".csv": _read_column, ".txt": _read_lines}
-    if path.suffix not in readers:
-        raise InputError(f"Labels cannot be read from `{path}`. Pass a file that ends in {', '.join(readers)}.")
     with naming(path):
-        return readers[path.suffix](path)
-
-
-def _read_list(path: Path) -> npt.NDArray[Any]:
-    content = read_json(path)
-    if not isinstance(content, list):
-        raise InputError(f"The content is not a list of labels, but a {type(content).__name__}.")
-    try:
-        return np.array(content)
-    except ValueError as error:  # lists of several lengths
-        raise InputError("The list of labels has lists in it. Write one whole number per row.") from error
-
-
-def _read_column(path: Path) -> npt.NDArray[Any]:
-    values = column_of(read_table(path), ("label",))
-    if (values % 1).any():
-        row = int(np.flatnonzero(values % 1)[0])
-        raise InputError(f"`label` of row {row} is not a whole number: {values[row]:g}.")
+        if path.suffix == ".npy":
+            return read_npy(path)
+        if path.suffix == ".csv":
+            values = column_of(read_table(path), ("label",))
+        elif path.suffix == ".txt":
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            values = numbers("labels", [line.split()[-1] for line in lines if line.strip()])
+        elif path.suffix == ".json":
+            values = numbers("labels", read_json(path))
+        else:
+            raise InputError("Labels are read from .npy, .json, .csv and .txt files.")
+        if (values % 1).any():
+            row = int(np.flatnonzero(values % 1)[0])
+            raise InputError(f"`labels` must be whole numbers, but row {row} has {values[row]:g}.")
     return values.astype(np.int64)
-
-
-def _read_lines(path: Path) -> npt.NDArray[Any]:
-    labels = []
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            words = line.split()
-            if not words:
-                continue
-            try:
-                labels.append(int(words[-1]))
-            except ValueError:
-                raise InputError(
-                    f"Line {number} does not end in the number of a class: {line.strip()[:80]!r}."
-                ) from None
-    return np.array(labels, np.int64)
 
 
 IntArray = npt.NDArray[np.int64]

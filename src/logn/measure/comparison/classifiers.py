@@ -10,7 +10,7 @@ from logn.base.arrays import ratio
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
 from logn.measure.classification import metrics as accuracy
-from logn.measure.classification.logits import ClassifierLogits, RowOutcomes, open_logits
+from logn.measure.classification.rows import ClassifierLogits, RowOutcomes, open_logits
 from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
 from logn.measure.comparison.comparison import (
     CompareSettings,

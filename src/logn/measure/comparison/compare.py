@@ -19,9 +19,9 @@ from logn.base.processes import available_processors
 from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.measure.classification.logits import moments_of_logits, row_outcomes
 from logn.measure.classification.metrics import bootstrap_metrics
-from logn.measure.comparison.classifiers import measure_rows, open_classifier, strength_values
+from logn.measure.classification.rows import moments_of_logits, row_outcomes
+from logn.measure.comparison.classifiers import ClassifierData, measure_rows, open_classifier, strength_values
 from logn.measure.comparison.comparison import (
     CLASSIFICATION,
     DETECTION,
@@ -32,9 +32,9 @@ from logn.measure.comparison.comparison import (
     StrengthPoint,
 )
 from logn.measure.comparison.detectors import (
-    Masks,
+    DetectionData,
     decode_methods,
-    make_masks,
+    match_masks,
     measure_methods,
     open_detections,
     recall_of_best,
@@ -42,16 +42,15 @@ from logn.measure.comparison.detectors import (
 from logn.measure.comparison.method_fitting import (
     DEFAULT_METHODS,
     FittedMethods,
-    LogitMap,
     Methods,
     fit_methods,
     is_same_map,
     named_methods,
 )
 from logn.measure.detection.bootstrap import draw_methods, paired_differences
+from logn.measure.detection.mask_precision import MaskModel, MaskOutcomes
 from logn.methods.catalog import checked_inputs
 from logn.predictions.classifier import is_classifier_file
-from logn.predictions.predict import MaskMaker, mask_maker
 from logn.predictions.store import Predictions, is_store
 from logn.statistics.moments import ClassMoments
 
@@ -125,62 +124,58 @@ def compare(
     if labels is None and not is_classifier_file(predictions):
         wanted = "the annotations" if is_detector else "the class of each row"
         raise InputError(f"Pass {wanted} as `labels`.")
-    named = named_methods(methods)
+    named, clock = named_methods(methods), _StepClock()
     if not is_detector:
         statistics = partial(_statistics, moments, train_logits)
-        return _compare_rows(predictions, labels, named, settings, statistics, counts, class_names, inputs, progress)
+        rows = open_classifier(predictions, labels, settings, statistics, counts, class_names)
+        if (train_counts := rows.truth.train_counts) is not None:
+            # Every image has one class, so the sum of the counts is the number of images.
+            counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
+        clock.lap("ground truth")
+        fitted = fit_methods(named, rows.head, {"moments": rows.moments, "counts": counts, **inputs}, settings)
+        return _compare_rows(rows, fitted, settings, clock, progress)
     store = predictions if isinstance(predictions, Predictions) else Predictions(predictions)
-    maker = None if masks is None else _mask_maker(masks, labels, images, store, progress)
-    of_detector = _statistics(moments, None)
-    return _compare_detections(
-        store, labels, named, settings, of_detector, counts, maker, mask_results, inputs, progress
-    )
-
-
-def _mask_maker(
-    model: Any, labels: Any, images: Any, store: Predictions, progress: Callable[[int], object] | None
-) -> MaskMaker:
-    """What makes the masks of detections with the model that made the predictions."""
-    is_folder = images is None or isinstance(images, str | os.PathLike)
-    if is_folder and not isinstance(labels, str | os.PathLike):
-        raise InputError("These annotations are not a file: pass the images as a data set, `images`.")
-    return mask_maker(model, DetectionDataset(labels, images) if is_folder else images, store, progress=progress)
+    model = None
+    if masks is not None:
+        is_folder = images is None or isinstance(images, str | os.PathLike)
+        if is_folder and not isinstance(labels, str | os.PathLike):
+            raise InputError("These annotations are not a file: pass the images as a data set, `images`.")
+        model = MaskModel.of(masks, DetectionDataset(labels, images) if is_folder else images, store)
+    statistics_of_detector = _statistics(moments, None)
+    data = open_detections(store, labels, settings, statistics_of_detector, counts, with_masks=model is not None)
+    clock.lap("ground truth")
+    inputs = {"moments": statistics_of_detector, "counts": counts, **inputs}
+    fitted = fit_methods(named, store.head, inputs, settings)
+    return _compare_detections(data, fitted, clock, progress, model, mask_results)
 
 
 def _compare_detections(
-    store: Predictions,
-    labels: Any,
-    methods: Mapping[str, str | LogitMap],
-    settings: CompareSettings,
-    moments: ClassMoments | None,
-    counts: Any,
-    maker: MaskMaker | None,
-    mask_results: str | os.PathLike[str] | None,
-    inputs: Mapping[str, Any],
+    data: DetectionData,
+    fitted: FittedMethods,
+    clock: _StepClock,
     progress: Callable[[int], object] | None,
+    model: MaskModel | None,
+    mask_results: str | os.PathLike[str] | None,
 ) -> Comparison:
-    clock = _StepClock()
-    data = open_detections(store, labels, settings, moments, counts, with_masks=maker is not None)
-    clock.lap("ground truth")
-    inputs = {"moments": moments, "counts": counts, **inputs}
-    fitted = fit_methods(methods, store.head, inputs, settings)
+    settings = data.settings
     clock.lap("fit")
-    decoded, others = decode_methods(data, fitted, progress, keep_detections=maker is not None)
-    masks: Sequence[Masks | None] = [None] * len(decoded)
-    if maker is not None:
-        masks = make_masks(maker, fitted.maps, decoded, data.truth, mask_results)
+    outcomes = decode_methods(data, fitted.transforms, progress)
+    masks: Sequence[MaskOutcomes | None] = [None] * len(fitted.maps)
+    if model is not None:
+        masks = match_masks(data, fitted.maps, model, mask_results, progress)
     clock.lap("decode")
-    measured = measure_methods(data, fitted, decoded, masks)
-    reached = [method.row.recall[settings.at] for method in measured]
+    measured = measure_methods(data, fitted, outcomes[: len(fitted.maps)], masks)
     with ThreadPoolExecutor(available_processors()) as pool:
-        reached += pool.map(lambda outcomes: recall_of_best(data, outcomes, decoded[0].outcomes), others)
+        first, others = outcomes[0].outcomes, [other.outcomes for other in outcomes[len(fitted.maps) :]]
+        reached = [method.row.recall[settings.at] for method in measured]
+        reached += pool.map(lambda other: recall_of_best(data, other, first), others)
     clock.lap("metrics")
     drawn: list[Drawn] = [{}] * len(measured)
     if settings.num_bootstrap:
         of_methods = [method.drawn for method in measured]
         drawn = [*draw_methods(of_methods, data.truth, data.groups, settings.num_bootstrap, settings.seed)]
     clock.lap("bootstrap")
-    protocols = {"AP": data.protocol} | ({"mask": replace(data.protocol, iou_type="segm")} if maker else {})
+    protocols = {"AP": data.protocol} | ({"mask": replace(data.protocol, iou_type="segm")} if model else {})
     share = clock.seconds["decode"] / len(measured)
     return Comparison(
         rows=_with_differences([method.row for method in measured], drawn, settings.confidence, share),
@@ -188,33 +183,21 @@ def _compare_detections(
         description=data.protocol.describe(),
         classes=data.classes(),
         protocols=protocols,
-        settings=data.settings,
+        settings=settings,
         seconds=clock.seconds,
         notes=data.notes,
-        provenance=Provenance.now({**data.inputs(), "fitted_from": _names_of(inputs)}),
+        provenance=Provenance.now({**data.inputs(), "fitted_from": list(fitted.inputs)}),
         strengths=_strength_points(fitted, [(point.values, point.threshold) for point in reached]),
     )
 
 
 def _compare_rows(
-    logits: Any,
-    labels: Any,
-    methods: Mapping[str, str | LogitMap],
+    data: ClassifierData,
+    fitted: FittedMethods,
     settings: CompareSettings,
-    moments: Callable[[], ClassMoments | None],
-    counts: Any,
-    class_names: Sequence[str] | None,
-    inputs: Mapping[str, Any],
+    clock: _StepClock,
     progress: Callable[[int], object] | None,
 ) -> Comparison:
-    clock = _StepClock()
-    data = open_classifier(logits, labels, settings, moments, counts, class_names)
-    if (train_counts := data.truth.train_counts) is not None:
-        # Every image has one class, so the sum of the counts is the number of images.
-        counts = ClassCounts(train_counts, num_images=int(train_counts.sum()))
-    clock.lap("ground truth")
-    inputs = {"moments": data.moments, "counts": counts, **inputs}
-    fitted = fit_methods(methods, data.head, inputs, settings)
     clock.lap("fit")
     outcomes = row_outcomes(data.logits, data.truth.labels, fitted.transforms, progress or (lambda rows: None))
     of_methods = outcomes[: len(fitted.maps)]
@@ -234,13 +217,9 @@ def _compare_rows(
         settings=settings,
         seconds=clock.seconds,
         notes=data.notes(),
-        provenance=Provenance.now({**data.inputs(), "fitted_from": _names_of(inputs)}),
+        provenance=Provenance.now({**data.inputs(), "fitted_from": list(fitted.inputs)}),
         strengths=_strength_points(fitted, reached),
     )
-
-
-def _names_of(inputs: Mapping[str, Any]) -> list[str]:
-    return [name for name, value in inputs.items() if value is not None]
 
 
 def _strength_points(

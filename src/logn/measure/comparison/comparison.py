@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logn import __version__
 from logn.base.arrays import DEFAULT_AT, FloatArray
-from logn.base.strict_json import plain_values
-from logn.errors import InputError
+from logn.base.checks import Between, OneOf, Whole, checked
+from logn.base.files import check_new, put_files, staging_folder
+from logn.base.strict_json import parse_json, plain_values, typed_values
+from logn.errors import InputError, warn
 from logn.measure.classification.metrics import ConfusedPair, Reliability
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.example_images import GalleryImage
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
 from logn.measure.detection.threshold_curve import ThresholdCurve
-from logn.measure.detection.tide import ErrorTypes
+from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
+from logn.methods.affine import ClassAffine
 from logn.predictions.detections import DecodeSettings
-from logn.statistics.head import foreground_columns
+from logn.statistics.head import Head, foreground_columns
 from logn.statistics.moments import ClassMoments
 
 DETECTION: str = "detection"
 CLASSIFICATION: str = "classification"
+FORMAT, SCHEMA = "logn.comparison", 6
+DOCUMENT, TABLES = "comparison.json", "comparison.md"
 PACKAGES = ("numpy", "hotcoco", "torch", "torchvision")
 
 
 @dataclass(frozen=True)
+@checked
 class CompareSettings:
     """What is measured, and how.
 
@@ -58,27 +66,18 @@ class CompareSettings:
         0.25
     """
 
-    style: str = "auto"
+    style: Annotated[str, OneOf("auto", "lvis", "coco")] = "auto"
     decode: DecodeSettings = field(default_factory=DecodeSettings)
-    num_bootstrap: int = 1000
-    confidence: float = 0.95
+    num_bootstrap: Annotated[int, Whole(0)] = 1000
+    confidence: Annotated[float, Between(0, 1, above=True)] = 0.95
     seed: int = 0
     errors: bool = False
     bounds: tuple[int, int] | None = None
     only_predicted: bool = False
     allow_missing_classes: bool = False
     allow_mismatch: bool = False
-    report_images: int = 500
-    at: float = DEFAULT_AT
-
-    def __post_init__(self) -> None:
-        for name in ("num_bootstrap", "report_images"):
-            if getattr(self, name) < 0:
-                raise InputError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        if not 0 <= self.at <= 1:
-            raise InputError(f"Expected `at` to be a score from 0 to 1, but got {self.at:g}.")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"Expected `confidence` to lie between 0 and 1, but got {self.confidence:g}.")
+    report_images: Annotated[int, Whole(0)] = 500
+    at: Annotated[float, Between(0, 1)] = DEFAULT_AT
 
 
 @dataclass(frozen=True)
@@ -217,6 +216,19 @@ class MethodResult:
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
+    def check(self, baseline: MethodResult, num_classes: int) -> None:
+        """Raise ValueError for curves of unequal lengths, other kinds of error and labels of unknown classes."""
+        curve = self.thresholds
+        if curve and not len(curve.thresholds) == len(curve.found) == len(curve.false_alarms):
+            raise ValueError(f"the curve of {self.name!r:.40} has unequal lengths")
+        if self.tide and not {*ERROR_TYPES, *SPECIAL_ERRORS} <= {*self.tide}:
+            raise ValueError(f"{self.name!r:.40} lacks a kind of error")
+        labels = [label for pair in self.confused for label in (pair.label, pair.predicted)]
+        if self.details:
+            labels += [mark.label for image in self.details.gallery for mark in (*image.before, *image.after)]
+        if len(self.confused) != len(baseline.confused) or not all(0 <= label < num_classes for label in labels):
+            raise ValueError(f"{self.name!r:.40} has pairs or boxes of other classes")
+
     @property
     def settings(self) -> Mapping[str, Any]:
         """Parameters of the method."""
@@ -351,20 +363,122 @@ class Comparison:
         return replace(self, provenance=replace(self.provenance, command=command))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values, for JSON."""
-        from logn.measure.comparison.files import to_document
-
-        return to_document(self)
+        """Give everything as plain values, for JSON; verdicts in words in addition."""
+        verdicts = {row.name: self.verdict(row.name) for row in self.rows[1:]}
+        rows = [_values(row) | {"transform": _encode_map(row.transform)} for row in self.rows]
+        head = {"format": FORMAT, "schema": SCHEMA, "verdict": self.verdict(), "verdicts": verdicts}
+        return dict(plain_values(head | _values(self) | {"rows": rows}))
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-        """Write `comparison.json`, which has everything, and `comparison.md`, the tables, into a folder."""
-        from logn.measure.comparison.files import save_comparison
+        """Write `comparison.json`, which has everything, and `comparison.md`, the tables: both or neither."""
+        from logn.measure.comparison.tables import write_comparison
 
-        save_comparison(self, folder, overwrite=overwrite)
+        unsaved = [row.name for row in self.rows if (_encode_map(row.transform) or {}).get("kind") == "unsaved"]
+        if unsaved:
+            names = ", ".join(unsaved)
+            warn(f"The map of {names} is a Python function, which cannot be saved. Only its numbers are.")
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        texts = {TABLES: write_comparison(self, "markdown"), DOCUMENT: json.dumps(self.to_dict(), ensure_ascii=False)}
+        with staging_folder(root / DOCUMENT) as staging:
+            for name, text in texts.items():
+                (staging / name).write_text(text + "\n", encoding="utf-8", errors="backslashreplace", newline="")
+            put_files({staging / name: root / name for name in texts}, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Comparison:
         """Read what `save` or `logn compare -o` wrote."""
-        from logn.measure.comparison.files import load_comparison
+        path = Path(folder) / DOCUMENT
+        if not path.is_file():
+            raise InputError(f"`{folder}` has no `{DOCUMENT}`. Pass a folder that `logn compare -o` wrote.")
+        try:
+            content = parse_json(path.read_bytes())
+            if (content["format"], content["schema"]) != (FORMAT, SCHEMA):
+                raise ValueError(f"{content['format']} of schema {content['schema']}, not {FORMAT} of schema {SCHEMA}")
+            names = {field.name for field in fields(cls)}
+            comparison: Comparison = typed_values(cls, {name: content[name] for name in names}, _DECODERS)
+            comparison._check_rows()
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError) as error:
+            raise InputError(
+                f"`{path}` is not as `logn compare -o` writes it ({type(error).__name__}: {error}). Compare again."
+            ) from error
+        return comparison
 
-        return load_comparison(folder)
+    def _check_rows(self) -> None:
+        """Refuse rows of other metrics or classes than the first, which would fail where they are shown."""
+        if self.task not in (DETECTION, CLASSIFICATION) or not self.rows:
+            raise ValueError(f"`task` is {self.task!r:.40}, and there are {len(self.rows)} methods")
+        metrics, width = set(self.metric_names), len(self.classes)
+        for row in self.rows:
+            predicted = row.per_class if row.predictions_per_class is None else row.predictions_per_class
+            lengths = {len(row.per_class), len(predicted)}
+            if set(row.values) != metrics or not set(row.differences) <= metrics or lengths != {width}:
+                raise ValueError(f"{row.name!r:.40} has other metrics or classes than the first row")
+            row.check(self.baseline, width)
+        if len({frozenset(point.values) for point in self.strengths}) > 1:
+            raise ValueError("`strengths` have different metrics")
+
+
+@dataclass(frozen=True)
+class UnsavedMap:
+    """Stands for a map of logits that a saved comparison could not hold: only its numbers were kept.
+
+    Example:
+        >>> UnsavedMap()(np.zeros(2))
+        Traceback (most recent call last):
+        ...
+        logn.errors.InputError: This map could not be saved with its comparison. Compare again to use it.
+    """
+
+    def __call__(self, logits: Any) -> Any:
+        """Refuse: there is nothing to map with."""
+        raise InputError("This map could not be saved with its comparison. Compare again to use it.")
+
+
+def _values(result: Comparison | MethodResult) -> dict[str, Any]:
+    return {field.name: getattr(result, field.name) for field in fields(result)}
+
+
+def _encode_map(transform: Any) -> dict[str, Any] | None:
+    """A fitted map; of a Python function only the kind."""
+    if isinstance(transform, ClassAffine):
+        names = ("scale", "shift", "head", "method", "settings")
+        return {"kind": "affine", **{name: getattr(transform, name) for name in names}}
+    return None if transform is None else {"kind": "unsaved"}
+
+
+def _decode_map(content: Mapping[str, Any] | None) -> Any:
+    if content is None:
+        return None
+    if content["kind"] == "affine":
+        head = None if content["head"] is None else Head.of_values(content["head"])
+        return ClassAffine(content["scale"], content["shift"], head, content["method"], content["settings"])
+    return UnsavedMap()
+
+
+_DECODERS = {"transform": _decode_map}
+
+
+def check_comparison_folder(folder: str | os.PathLike[str], *, overwrite: bool = True) -> list[Path]:
+    """Raise InputError if `Comparison.save` would replace a file that it did not write, or that is to stay.
+
+    Example:
+        >>> [path.name for path in check_comparison_folder("no such folder")]
+        ['comparison.json', 'comparison.md']
+    """
+    paths = [Path(folder) / name for name in (DOCUMENT, TABLES)]
+    present = [path for path in paths if path.exists()]
+    if present and not _is_comparison(paths[0]):
+        raise InputError(
+            f"`{present[0]}` would be overwritten, but `logn compare -o` did not write it. Use another folder."
+        )
+    check_new(*paths, overwrite=overwrite)
+    return paths
+
+
+def _is_comparison(path: Path) -> bool:
+    try:
+        content = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,16 @@ from logn.data.class_counts import ClassCounts
 from logn.data.class_names import match_classes
 from logn.data.label_sources import find_labels
 from logn.errors import InputError, warn
-from logn.matching.labels import other_images, truth_of_predictions, write_results
-from logn.matching.match import match_detections, match_sizes
-from logn.matching.outcomes import COLUMNS, IOU_THRESHOLDS, Index, JoinedTable, Marks, Outcomes
-from logn.matching.truth import LVIS_BOUNDS, GroundTruth, Groups, groups_of_classes
+from logn.matching.ground_truth import (
+    LVIS_BOUNDS,
+    GroundTruth,
+    Groups,
+    groups_of_classes,
+    other_images,
+    truth_of_predictions,
+)
+from logn.matching.match import match_sizes
+from logn.matching.outcomes import COLUMNS, Index, JoinedTable, Marks, Outcomes
 from logn.measure.comparison.comparison import (
     CompareSettings,
     EvaluatedClass,
@@ -38,18 +42,15 @@ from logn.measure.comparison.method_fitting import FittedMethods, LogitMap, alig
 from logn.measure.detection import metrics as ap
 from logn.measure.detection.bootstrap import DrawnMethod
 from logn.measure.detection.example_images import ShownDetections, choose_images, rare_classes
+from logn.measure.detection.mask_precision import MaskModel, MaskOutcomes, write_results
 from logn.measure.detection.metrics import BestDetections, EvaluationProtocol
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ErrorKinds, ErrorTypes, error_kinds, error_types
-from logn.predictions.decoder import Progress, decode_chunks
+from logn.predictions.decoder import Progress, decode_chunks, decode_many
 from logn.predictions.detections import Detections
-from logn.predictions.predict import MaskMaker
 from logn.predictions.store import Predictions
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
-
-# The masks of the detections of a method.
-Masks = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,11 @@ class DetectionData:
         chosen = np.zeros(number, bool)
         chosen[np.linspace(0, number - 1, min(self.settings.report_images, number)).round().astype(np.intp)] = True
         return chosen
+
+    @property
+    def looked_at(self) -> Marks:
+        """`(I,)` the images whose kinds of error are found."""
+        return np.ones(self.truth.num_images, bool) if self.settings.errors else self.shown
 
     def classes(self) -> tuple[EvaluatedClass, ...]:
         """The classes of the annotations."""
@@ -181,9 +187,17 @@ def _counts_of_training(labels: Any, head: Head) -> FloatArray | None:
 
 
 @dataclass(frozen=True, eq=False)
-class ShownBoxes:
-    """Boxes `(N, 4)` of the detections of the images that the report looks at."""
+class LookedAt:
+    """Detections of the images whose errors and pictures are asked for.
 
+    Args:
+        kind: `(D,)` what is wrong with each, as `ErrorKinds` has it.
+        repair: `(D,)` the object that it would find otherwise, likewise.
+        boxes: `(D, 4)` corners in pixels.
+    """
+
+    kind: npt.NDArray[np.int8]
+    repair: npt.NDArray[np.int32]
     boxes: npt.NDArray[np.float32]
 
 
@@ -194,28 +208,16 @@ class MethodOutcomes:
     Args:
         outcomes: Of all detections.
         by_size: Of small, medium and large objects.
-        kinds: What is wrong with the detections of the images whose errors are asked for.
-        shown: Where the detections are in the images that the report looks at.
-        detections: All detections, where masks are to be made of them; else none.
+        looked_at: More of those in the images that are looked at.
     """
 
     outcomes: Outcomes
     by_size: Outcomes
-    kinds: ErrorKinds
-    shown: ShownBoxes
-    detections: Detections
+    looked_at: LookedAt
 
 
 # The tables of a method, and what has a value per detection in each.
-TABLES = {
-    "outcomes": COLUMNS,
-    "by_size": COLUMNS,
-    "kinds": ("kind", "repair"),
-    "shown": ("boxes",),
-    "detections": ("image_index", "labels", "scores", "boxes", "proposal"),
-}
-# Of the methods, and of the other maps, of which only the best detections count.
-DecodedMethods = tuple[list[MethodOutcomes], list[Outcomes]]
+TABLES = {"outcomes": COLUMNS, "by_size": COLUMNS, "looked_at": ("kind", "repair", "boxes")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,73 +227,62 @@ class Matching:
     Args:
         truth: The ground truth.
         protocol: Its limits hold before anything is matched: what is not evaluated uses up places, too.
-        diagnosed: `(I,)` images whose errors are asked for.
-        shown: `(I,)` images whose boxes are kept.
-        num_methods: How many of the maps are methods; the others are matched at the first overlap alone.
-        keep_detections: Whether masks are to be made.
+        looked_at: `(I,)` images that are looked at.
     """
 
     truth: GroundTruth
     protocol: EvaluationProtocol
-    diagnosed: Marks
-    shown: Marks
-    num_methods: int
-    keep_detections: bool
+    looked_at: Marks
 
-    def __call__(self, detections: list[Detections]) -> DecodedMethods:
-        """Match the detections of each map."""
-        if self.protocol.style == "coco":  # the decoder holds a limit per image; this one is per image and class
-            detections = [part.take(ap.rows_within_limits(part, self.protocol)) for part in detections]
-        methods = [self._matched(part) for part in detections[: self.num_methods]]
-        others = detections[self.num_methods :]
-        return methods, [match_detections(part, self.truth, thresholds=IOU_THRESHOLDS[:1]) for part in others]
+    def __call__(self, methods: list[Detections]) -> list[MethodOutcomes]:
+        """Match the detections of each method."""
+        matched = []
+        for detections in within_limits(methods, self.protocol):
+            outcomes, by_size = match_sizes(detections, self.truth)
+            rows = np.flatnonzero(self.looked_at[detections.image_index])
+            part = detections.take(rows)
+            kinds = error_kinds(part, outcomes.take(rows), self.truth)
+            matched.append(MethodOutcomes(outcomes, by_size, LookedAt(kinds.kind, kinds.repair, part.boxes)))
+        return matched
 
-    def _matched(self, detections: Detections) -> MethodOutcomes:
-        outcomes, by_size = match_sizes(detections, self.truth)
-        rows = np.flatnonzero(self.diagnosed[detections.image_index])
-        kinds = error_kinds(detections.take(rows), outcomes.take(rows), self.truth)
-        shown = ShownBoxes(detections.boxes[self.shown[detections.image_index]])
-        kept = detections if self.keep_detections else detections.take(slice(0, 0))
-        return MethodOutcomes(outcomes, by_size, kinds, shown, kept)
+
+def within_limits(methods: Sequence[Detections], protocol: EvaluationProtocol) -> Sequence[Detections]:
+    """The decoder holds the limit per image; COCO's is per image and class."""
+    if protocol.style == "lvis":
+        return methods
+    return [detections.take(ap.rows_within_limits(detections, protocol)) for detections in methods]
 
 
 def decode_methods(
-    data: DetectionData, fitted: FittedMethods, progress: Progress | None, *, keep_detections: bool
-) -> DecodedMethods:
+    data: DetectionData, transforms: Sequence[LogitMap], progress: Progress | None
+) -> list[MethodOutcomes]:
     """Decode and match all images in one pass under all maps."""
-    truth, settings, shown = replace(data.truth, images=(), outlines=None), data.settings, data.shown
-    diagnosed = np.ones_like(shown) if settings.errors else shown
-    matching = Matching(truth, data.protocol, diagnosed, shown, len(fitted.maps), keep_detections)
-    decoding = decode_chunks(data.store, fitted.transforms, settings.decode, matching, progress=progress)
-    methods = [{name: JoinedTable[Any](columns) for name, columns in TABLES.items()} for _ in fitted.maps]
-    others = [JoinedTable[Outcomes](COLUMNS) for _ in fitted.others]
+    truth = replace(data.truth, images=(), outlines=None)
+    matching = Matching(truth, data.protocol, data.looked_at)
+    decoding = decode_chunks(data.store, transforms, data.settings.decode, matching, progress=progress)
+    methods = [{name: JoinedTable[Any](columns) for name, columns in TABLES.items()} for _ in transforms]
     with contextlib.closing(decoding) as chunks:
-        for of_methods, of_others in chunks:
-            for tables, part in zip(methods, of_methods, strict=True):
+        for chunk in chunks:
+            for tables, part in zip(methods, chunk, strict=True):
                 for name, table in tables.items():
                     table.add(getattr(part, name))
-            for table, outcomes in zip(others, of_others, strict=True):
-                table.add(outcomes)
-    joined = [MethodOutcomes(**{name: table.joined() for name, table in tables.items()}) for tables in methods]
-    return joined, [table.joined() for table in others]
+    return [MethodOutcomes(**{name: table.joined() for name, table in tables.items()}) for tables in methods]
 
 
-def make_masks(
-    maker: MaskMaker,
-    names: Iterable[str],
-    methods: Sequence[MethodOutcomes],
-    truth: GroundTruth,
+def match_masks(
+    data: DetectionData,
+    maps: Mapping[str, LogitMap],
+    model: MaskModel,
     folder: str | os.PathLike[str] | None,
-) -> list[Masks]:
-    """The masks of all detections of each method; with a folder, also as one file of results per method."""
-    detections = [method.detections for method in methods]
-    masks = maker(detections)
+    progress: Progress | None,
+) -> list[MaskOutcomes]:
+    """Make the masks of the detections of each method, and match by them; with a folder, also write them."""
+    decoded = decode_many(data.store, list(maps.values()), data.settings.decode)
+    methods = within_limits(decoded, data.protocol)
+    masks = model.make(methods, progress or (lambda count: None))
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, of_method, encoded in zip(names, detections, masks, strict=True):
-            file = Path(folder) / (re.sub(r"[^\w.=,-]+", "-", name) + ".json")
-            write_results(file, of_method, encoded.tolist(), truth)
-    return masks
+        write_results(folder, maps, methods, masks, data.truth)
+    return [MaskOutcomes.of(*pair, data.truth) for pair in zip(methods, masks, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +306,7 @@ def measure_methods(
     data: DetectionData,
     fitted: FittedMethods,
     methods: Sequence[MethodOutcomes],
-    masks: Sequence[Masks | None],
+    masks: Sequence[MaskOutcomes | None],
 ) -> list[MeasuredMethod]:
     """All metrics of each method, and what the report shows of it."""
     wanted = wanted_detections(data, methods[0].outcomes)
@@ -342,7 +333,7 @@ def _measure_method(
     named: tuple[str, LogitMap],
     estimate: float | None,
     method: MethodOutcomes,
-    masks: Masks | None,
+    by_masks: MaskOutcomes | None,
 ) -> MeasuredMethod:
     started = time.perf_counter()
     truth, groups, settings, outcomes = data.truth, data.groups, data.settings, method.outcomes
@@ -352,22 +343,19 @@ def _measure_method(
     recall = ap.recall_at_count(best, outcomes.score, groups)
     values = dict(metrics.values)
     ranked_by_masks = None
-    if masks is not None:
-        by_masks, sizes_by_masks = match_sizes(method.detections, truth, masks=masks.tolist())
-        ranked_by_masks = by_masks.by_class(truth)
-        of_masks = ap.average_precision(ranked_by_masks, sizes_by_masks.by_class(truth), data.protocol, groups).values
-        values |= {f"{metric}-mask": value for metric, value in of_masks.items()}
+    if by_masks is not None:
+        ranked_by_masks = by_masks.outcomes.by_class(truth)
+        of_masks = ap.average_precision(ranked_by_masks, by_masks.by_size.by_class(truth), data.protocol, groups)
+        values |= {f"{metric}-mask": value for metric, value in of_masks.values.items()}
     values |= ap.average_precision_pool(ranked, groups=groups) | ap.calibration_error(ranked, groups=groups)
     values |= {metric: value for point in recall.values() for metric, value in point.values.items()}
-    shown = data.shown[outcomes.image]
-    of_shown = outcomes.take(shown)
-    errors = errors_shown = None
-    if settings.errors:
-        errors = error_types(outcomes, method.kinds, truth, groups)
-    elif data.shown.any():
-        errors_shown = error_types(of_shown, method.kinds, truth, groups, data.shown)
+    kinds = ErrorKinds(method.looked_at.kind, method.looked_at.repair)
+    of_images = outcomes.take(data.looked_at[outcomes.image])
+    errors = error_types(of_images, kinds, truth, groups, data.looked_at) if data.looked_at.any() else None
     at, use = settings.at, recall[settings.at].threshold
-    detections = ShownDetections.of(of_shown, method.shown.boxes, use, None if masks is None else masks[shown])
+    shown = data.shown[of_images.image]
+    masks = None if by_masks is None else by_masks.masks[data.shown[outcomes.image]]
+    detections = ShownDetections.of(of_images.take(shown), method.looked_at.boxes[shown], use, masks)
     row = MethodResult(
         named[0],
         values,
@@ -375,10 +363,12 @@ def _measure_method(
         transform=named[1],
         recall=recall,
         thresholds=ThresholdCurve.of(outcomes, truth, at, use, estimate),
-        errors=errors,
+        errors=errors if settings.errors else None,
         seconds=time.perf_counter() - started,
     )
-    return MeasuredMethod(row, DrawnMethod(ranked, ranked_by_masks, best), detections, errors_shown)
+    return MeasuredMethod(
+        row, DrawnMethod(ranked, ranked_by_masks, best), detections, None if settings.errors else errors
+    )
 
 
 def _report_details(data: DetectionData, baseline: MeasuredMethod, method: MeasuredMethod) -> ReportDetails:

@@ -55,12 +55,14 @@ class FittedMethods:
 
     Args:
         maps: Of each method by name, the uncorrected model first.
+        inputs: The names of what they were fitted from.
         strengths: The recommended correction at several strengths, each with its specification.
         estimates: Of each method the score threshold to use instead of the user's, as `logn correct` prints it; None
             where training statistics give none.
     """
 
     maps: Mapping[str, LogitMap]
+    inputs: tuple[str, ...]
     strengths: Mapping[float, tuple[str, ClassAffine]]
     estimates: Sequence[float | None]
 
@@ -95,7 +97,8 @@ def fit_methods(
     estimates = [
         _estimated_threshold(transform, head, inputs.get("moments"), settings.at) for transform in maps.values()
     ]
-    return FittedMethods(maps, strengths, estimates)
+    fitted_from = tuple(name for name, value in inputs.items() if value is not None)
+    return FittedMethods(maps, fitted_from, strengths, estimates)
 
 
 def _estimated_threshold(transform: LogitMap, head: Head, moments: ClassMoments | None, at: float) -> float | None:
@@ -255,19 +258,3 @@ def aligned_counts(counts: ClassCounts | npt.ArrayLike, head: Head) -> ClassCoun
             f"but got {table.num_classes}."
         )
     return table
-
-
-@dataclass(frozen=True)
-class UnsavedMap:
-    """Stands for a map of logits that a saved comparison could not hold: only its numbers were kept.
-
-    Example:
-        >>> UnsavedMap()(np.zeros(2))
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: This map could not be saved with its comparison. Compare again to use it.
-    """
-
-    def __call__(self, logits: Any) -> Any:
-        """Refuse: there is nothing to map with."""
-        raise InputError("This map could not be saved with its comparison. Compare again to use it.")

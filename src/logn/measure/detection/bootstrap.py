@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from logn.base.arrays import nan_mean
 from logn.base.processes import available_processors, work_in_order
-from logn.matching.draws import Counts, Draws
+from logn.matching.bootstrap_draws import Counts, Draws
+from logn.matching.ground_truth import GroundTruth, Groups, group_members
 from logn.matching.outcomes import Outcomes
-from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.drawn_precision import drawn_precision
 from logn.measure.detection.metrics import BestDetections, class_shares, count_name
 

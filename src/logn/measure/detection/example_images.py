@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from logn.base.boxes import box_iou
 from logn.data.masks import outline_of
+from logn.matching.ground_truth import GroundTruth, Groups
 from logn.matching.outcomes import Index, Marks, Outcomes
-from logn.matching.truth import GroundTruth, Groups
 
 # Title of each part of the gallery; the images of a part are those with the most of what it counts.
 RARE, FOUND, LOST, ALARMS = "Rare objects found", "Objects found", "Objects lost", "False alarms added"

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from logn import __version__
 from logn.base.arrays import DEFAULT_AT, nan_mean, ratio
+from logn.matching.ground_truth import SIZES, GroundTruth, Groups, group_members, mean_per_group
 from logn.matching.match import match_sizes
 from logn.matching.outcomes import Floats, Index, Marks, Outcomes, unpack
-from logn.matching.truth import SIZES, GroundTruth, Groups, group_members, mean_per_group
 from logn.methods.sampled_scores import matching_threshold
 from logn.predictions.detections import LVIS_CAP, Detections
 from logn.thresholds.scored_detections import shares
@@ -194,7 +194,7 @@ def evaluate_detections(
         masks: Run-length encoded mask of each detection, for mask AP.
 
     Example:
-        >>> from logn.matching.labels import load_ground_truth
+        >>> from logn.matching.ground_truth import load_ground_truth
         >>> toy = {"images": [{"id": 1, "neg_category_ids": [], "not_exhaustive_category_ids": []}],
         ...     "categories": [{"id": 1, "name": "cup"}],
         ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "area": 81}]}

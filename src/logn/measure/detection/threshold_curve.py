@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from logn.base.arrays import DEFAULT_AT, sigmoid
+from logn.matching.ground_truth import GroundTruth
 from logn.matching.outcomes import Outcomes
-from logn.matching.truth import GroundTruth
 from logn.methods.sampled_scores import NewThreshold, is_about
 from logn.thresholds.choose import Goal, choose_common
 from logn.thresholds.scored_detections import DrawnDetections, ScoredDetections

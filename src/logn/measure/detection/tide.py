@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logn.base.arrays import nan_mean
+from logn.matching.ground_truth import GroundTruth, Groups, group_members
 from logn.matching.match import joined_pairs, overlaps
 from logn.matching.outcomes import Index, Outcomes
-from logn.matching.truth import GroundTruth, Groups, group_members
 from logn.measure.detection.metrics import average_precision_per_class
 from logn.predictions.detections import Detections
 

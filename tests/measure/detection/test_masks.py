@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from logn.data.masks import encode_mask, outline_of, paste_mask
+from logn.measure.detection.mask_precision import MaskModel
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.detections import Detections
-from logn.predictions.predict import mask_maker, predict
+from logn.predictions.predict import predict
 from logn.predictions.store import Predictions
 from logn.statistics.head import Head
 
@@ -66,7 +67,7 @@ def test_masks_are_made_once_for_all_methods(tmp_path):
     affine = ClassAffine.over_foreground(np.ones(6), np.array([1, 0, 0, 1, -1, 0]), Head(background=0), method="made")
     methods = [decode(store, transform, chosen) for transform in (None, affine)]
     steps: list[int] = []
-    encoded = mask_maker(detector, data, store, progress=steps.append)(methods)
+    encoded = MaskModel.of(detector, data, store).make(methods, steps.append)
     keys = [set(zip(m.image_index.tolist(), m.proposal.tolist(), m.labels.tolist(), strict=True)) for m in methods]
     assert keys[0] != keys[1]
     assert detector.asked == len(keys[0] | keys[1]) < len(methods[0]) + len(methods[1])
@@ -76,7 +77,7 @@ def test_masks_are_made_once_for_all_methods(tmp_path):
             size = store[image].height, store[image].width
             expected = paste_mask(np.ones((28, 28), np.float32), box, *size)
             assert mask == encode_mask(expected)
-    assert [len(masks) for masks in mask_maker(detector, data, store)([Detections.empty()] * 2)] == [0, 0]
+    assert [len(masks) for masks in MaskModel.of(detector, data, store).make([Detections.empty()] * 2)] == [0, 0]
 
 
 def test_an_outline_goes_around_every_part_and_hole():

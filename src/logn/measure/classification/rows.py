@@ -1,4 +1,4 @@
-"""From logits of any size to what happened in each row, block by block: arrays, tensors and mapped files alike."""
+"""Logits of a classifier's test rows, of any size, and what happens in each row: arrays, tensors and mapped files."""
 
 from __future__ import annotations
 
@@ -69,9 +69,14 @@ class ClassifierLogits:
         """Columns of the logits."""
         return int(self.rows.shape[1])
 
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return max(1, NUMBERS_AT_ONCE // self.num_classes)
+
     def blocks(self, size: int | None = None) -> Iterator[tuple[int, FloatArray]]:
         """Give the first row and the float64 values of each block; values that are not finite are refused."""
-        size = size or max(1, NUMBERS_AT_ONCE // self.num_classes)
+        size = size or self.block_rows
         for start in range(0, len(self.rows), size):
             block = np.asarray(self.rows[start : start + size], np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
