@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from logn.models.output_check import Verdict, compare, named_scores, returned_parts
+from logn.models.output_check import Agreement, compare, named_scores, returned_parts
 
 ENDINGS = {
     None: lambda logits: logits,
@@ -32,7 +32,7 @@ def drawn(*shape, seed=0, spread=3.0):
 def test_logits_and_their_activations_agree_and_others_differ(seed, rows, columns, spread, activation):
     logits, other = drawn(rows, columns, seed=seed, spread=spread), drawn(rows, columns, seed=seed + 1)
     ending = ENDINGS[activation]
-    assert compare([logits], [ending(logits)]) == Verdict(True, activation)
+    assert compare([logits], [ending(logits)]) == Agreement(True, activation)
     assert compare([logits], [ending(logits + 0.1 * other)]).agrees is False
 
 

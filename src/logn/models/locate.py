@@ -90,7 +90,7 @@ def locate_logits(
     if run is not None and is_comparable(layer):
         with as_it_was(inner), OutputCheck(model, layer) as check:
             run()
-        activation = check.verdict.activation
+        activation = check.agreement.activation
     return layer if layer.activation is not None else replace(layer, activation=activation)
 
 

@@ -35,7 +35,7 @@ WAY_OUT = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Agreement:
     """Whether a model returns the logits of a layer.
 
     Args:
@@ -48,7 +48,7 @@ class Verdict:
     activation: str | None = None
 
 
-UNKNOWN = Verdict(None)
+UNKNOWN = Agreement(None)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class OutputCheck:
     """
 
     def __init__(self, model: nn.Module, layer: LogitLayer, on_activation: Callable[[str], None] | None = None) -> None:
-        self.verdict = UNKNOWN
+        self.agreement = UNKNOWN
         self._model, self._layer, self._on_activation = unwrap(model), layer, on_activation
         self._hooks = contextlib.ExitStack()
 
@@ -165,14 +165,14 @@ class OutputCheck:
         self._hooks.close()
 
     def _is_undecided(self, module: nn.Module) -> bool:
-        return self.verdict.agrees is None and not module.training
+        return self.agreement.agrees is None and not module.training
 
     def _judge(self, seen: Pass) -> None:
         name, stated = self._layer.name, self._layer.activation
         returned = [tensor for _, tensor in named_scores(seen.parts)]
         rows = together([call for calls in seen.rows.values() for call in calls])
-        self.verdict = verdict = compare(rows, returned, may_drop_columns=self._layer.background is not None)
-        if verdict.agrees is False:
+        self.agreement = agreement = compare(rows, returned, may_drop_columns=self._layer.background is not None)
+        if agreement.agrees is False:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in returned)
             widths = [size for tensor in returned for size in tensor.shape[1:]]
             raise InputError(
@@ -180,15 +180,15 @@ class OutputCheck:
                 f"layer, or, {WAY_OUT} (in Python check_output=False leaves this check out). Its layers: "
                 f"{listed_candidates(self._model, widths)}."
             )
-        if verdict.activation is None:
+        if agreement.activation is None:
             return
-        if stated not in (None, verdict.activation):
+        if stated not in (None, agreement.activation):
             raise InputError(
-                f"The model applies a {verdict.activation} to `{name}`, but its LogitLayer says {stated}; write "
-                f"activation={verdict.activation!r}, or leave it out."
+                f"The model applies a {agreement.activation} to `{name}`, but its LogitLayer says {stated}; write "
+                f"activation={agreement.activation!r}, or leave it out."
             )
         if self._on_activation is not None:
-            self._on_activation(verdict.activation)
+            self._on_activation(agreement.activation)
 
 
 def is_comparable(layer: LogitLayer) -> bool:
@@ -234,7 +234,7 @@ def image_logits(
     return logits
 
 
-def find_by_output(model: nn.Module, run: Callable[[], Any]) -> dict[str, Verdict]:
+def find_by_output(model: nn.Module, run: Callable[[], Any]) -> dict[str, Agreement]:
     """The layers whose logits `model` returns when `run` runs it: one for each returned tensor that is of one alone.
 
     The model runs twice: first to see how many columns it returns, then to compare the layers that have as many.
@@ -247,15 +247,15 @@ def find_by_output(model: nn.Module, run: Callable[[], Any]) -> dict[str, Verdic
         for path, module in inner.named_modules()
         if path and output_width(module) in widths and "aux" not in path.lower()
     }
-    verdicts: dict[str, Verdict] = {}
+    agreements: dict[str, Agreement] = {}
     for seen in watch(inner, layers, run):
         for _, tensor in named_scores(seen.parts):
             for path, calls in reversed(seen.rows.items()):
-                verdict = compare(together(calls), [tensor])
-                if verdict.agrees:
-                    verdicts.setdefault(path, verdict)
+                agreement = compare(together(calls), [tensor])
+                if agreement.agrees:
+                    agreements.setdefault(path, agreement)
                     break
-    return verdicts
+    return agreements
 
 
 def returned_parts(returned: Any, depth: int = DEEPEST) -> list[tuple[str, Tensor]]:
@@ -305,7 +305,7 @@ def together(calls: Sequence[Tensor]) -> list[Tensor]:
     return [*reversed(calls)]
 
 
-def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_columns: bool = False) -> Verdict:
+def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_columns: bool = False) -> Agreement:
     """Whether any returned tensor that could hold the logits is made of any of `rows` alone.
 
     Args:
@@ -321,16 +321,18 @@ def compare(rows: Sequence[Tensor], returned: Sequence[Tensor], *, may_drop_colu
         >>> compare([logits], [logits + other]).agrees, compare([logits], [torch.randn(6, 4)]).agrees
         (False, None)
     """
-    verdicts = [_verdict(*pair) for tensor in returned for call in rows for pair in _pairs(call.cpu(), tensor.cpu())]
-    if verdicts:
-        return max(verdicts, key=lambda verdict: (verdict.agrees or False, verdict.agrees is False))
+    agreements = [
+        _agreement(*pair) for tensor in returned for call in rows for pair in _pairs(call.cpu(), tensor.cpu())
+    ]
+    if agreements:
+        return max(agreements, key=lambda agreement: (agreement.agrees or False, agreement.agrees is False))
     # A row for each row of the layer, but of another width.
     is_of_other_width = (
         len(returned) == 1
         and returned[0].ndim == 2
         and any(call.ndim == 2 and 0 < len(call) == len(returned[0]) for call in rows)
     )
-    return Verdict(False) if is_of_other_width and not may_drop_columns else UNKNOWN
+    return Agreement(False) if is_of_other_width and not may_drop_columns else UNKNOWN
 
 
 def _pairs(rows: Tensor, returned: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -354,7 +356,7 @@ def _pairs(rows: Tensor, returned: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield arranged.reshape(-1, columns), target.reshape(-1, columns)
 
 
-def _verdict(rows: Tensor, returned: Tensor) -> Verdict:
+def _agreement(rows: Tensor, returned: Tensor) -> Agreement:
     """Whether `returned` is `rows`, or an activation of it, all of shape (R, C)."""
     rounding = ROUNDINGS * max(torch.finfo(rows.dtype).eps, torch.finfo(returned.dtype).eps)
     logits, scores = rows.double(), returned.double()
@@ -368,7 +370,7 @@ def _verdict(rows: Tensor, returned: Tensor) -> Verdict:
         return float((expected - scores).abs().max()) <= allowed
 
     if fits(logits):
-        return Verdict(True)
+        return Agreement(True)
     if fits(logits.log_softmax(1)) or fits(logits.softmax(1)):
-        return Verdict(True, "softmax")
-    return Verdict(True, "sigmoid") if fits(logits.sigmoid()) else Verdict(False)
+        return Agreement(True, "softmax")
+    return Agreement(True, "sigmoid") if fits(logits.sigmoid()) else Agreement(False)

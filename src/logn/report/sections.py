@@ -25,7 +25,6 @@ from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.methods.affine import ClassAffine
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 from logn.report.view import UNKNOWN, View, metric_of, metric_text
-from logn.statistics.head import foreground_columns
 from logn.statistics.summary import spearman
 
 Section = dict[str, Any]
@@ -234,7 +233,7 @@ def logit_statistics(view: View) -> LogitStatistics:
     std = _column(view.comparison, [entry.std for entry in entries], "--statistics", "statistics.safetensors")
     scale, shift, affine = np.ones_like(mean), np.zeros_like(mean), view.focus.transform
     if isinstance(affine, ClassAffine):
-        foreground = foreground_columns(affine.num_columns, affine.background)
+        foreground = slice(None) if affine.head is None else affine.head.foreground
         scale, shift = affine.scale[foreground], affine.shift[foreground]
     elif affine is not None:
         raise InputError(

@@ -11,7 +11,7 @@ import logn
 from logn.errors import InputError, LogNWarning
 from logn.matching.ground_truth import load_ground_truth
 from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison.comparison import CompareSettings, EvaluatedClass, with_training
 from logn.measure.comparison.method_fitting import fit_for_store
 from logn.measure.comparison.tables import FORMATS, write_comparison
 from logn.measure.detection.metrics import evaluate_detections
@@ -301,3 +301,11 @@ def test_details_are_of_evenly_spaced_images(softmax_split):
     some = run(softmax_split, ["loga"])  # all forty images are looked at
     assert everything["loga"].tide == pytest.approx(some["loga"].tide)
     assert run(softmax_split, ["loga"], CompareSettings(num_bootstrap=0, report_images=0))["loga"].details is None
+
+
+def test_the_statistics_of_a_head_with_an_unused_column_are_those_of_its_classes():
+    """They were left out, and the page said that there were none."""
+    moments = ClassMoments(Head(4, background=0, unused=(2,)))
+    moments.update(np.array([[0.0, 1.0, 9.0, 3.0], [0.0, 2.0, 9.0, 5.0]]))
+    classes = [EvaluatedClass(0, "cat", None, 1), EvaluatedClass(1, "dog", None, 1)]
+    assert [entry.mean for entry in with_training(classes, None, moments)] == [1.5, 4.0]

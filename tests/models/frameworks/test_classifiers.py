@@ -111,7 +111,7 @@ def walk(spread, class_map, agreement):
         with warnings.catch_warnings(), torch.inference_mode(), OutputCheck(model, layer) as output:
             warnings.simplefilter("error")
             plain = logits_of(model(images))
-        assert output.verdict.agrees
+        assert output.agreement.agrees
         assert locate_logits(model, inputs=images) == layer
         affine = class_map(CLASSES)
         with torch.inference_mode(), attach(model, layer, affine):

@@ -29,7 +29,7 @@ from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS, ErrorTypes
 from logn.methods.affine import ClassAffine
 from logn.predictions.detections import DecodeSettings
-from logn.statistics.head import Head, foreground_columns
+from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 
 DETECTION: str = "detection"
@@ -153,7 +153,7 @@ def with_training(
         classes = [replace(entry, train_count=float(n)) for entry, n in zip(classes, train_counts, strict=True)]
     if moments is None:
         return tuple(classes)
-    foreground = foreground_columns(moments.num_columns, moments.head.background)
+    foreground = moments.head.foreground
     mean = np.where(moments.count[foreground] > 0, moments.mean[foreground], np.nan)
     if len(mean) != len(classes):
         return tuple(classes)
