@@ -19,7 +19,7 @@ from logn.base.processes import available_processors
 from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.measure.classification.metrics import bootstrap_metrics
+from logn.measure.classification.accuracy import bootstrap_metrics
 from logn.measure.classification.rows import moments_of_logits, row_outcomes
 from logn.measure.comparison.classifiers import ClassifierData, measure_rows, open_classifier, strength_values
 from logn.measure.comparison.comparison import (

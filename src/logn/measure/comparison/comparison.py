@@ -21,7 +21,7 @@ from logn.base.checks import Between, OneOf, Whole, checked
 from logn.base.files import check_new, put_files, staging_folder
 from logn.base.strict_json import parse_json, plain_values, typed_values
 from logn.errors import InputError, warn
-from logn.measure.classification.metrics import ConfusedPair, Reliability
+from logn.measure.classification.accuracy import ConfusedPair, Reliability
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.example_images import GalleryImage
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
