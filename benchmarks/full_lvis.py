@@ -189,14 +189,14 @@ def peers(split: Split, images: int) -> dict[str, Any]:
     import torch
     from decode import torchvision_loop
 
-    from logn.measure.comparison.method_fitting import map_for_store
+    from logn.measure.comparison.method_fitting import fit_for_store
     from logn.predictions.decoder import decode_many
 
     torch.set_num_threads(1)
     store = split.store(min(SUBSET, images))
     logits = [torch.from_numpy(proposals.logits.astype(np.float32)) for proposals in store]
     inputs = {"moments": split.moments(), "counts": ClassCounts(split.counts, num_images=100_170)}
-    maps = [map_for_store(name, name, store.header, inputs) for name in METHODS]
+    maps = [fit_for_store(name, store.head, **inputs) for name in METHODS]
     runs: dict[str, Callable[[], object]] = {
         "torch softmax, ten passes": lambda: [rows.softmax(-1) for _ in METHODS for rows in logits],
         "torchvision decoding, one method": lambda: torchvision_loop(store, DecodeSettings()),
