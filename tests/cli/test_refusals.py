@@ -83,7 +83,7 @@ REFUSED = [
     ("collect shards/1.npy -o stats.safetensors", EXISTS),
     ("collect shards/0.npy -o shards", "is a folder"),
     ("merge anchors.safetensors queries.safetensors -o new.safetensors", "'anchors' and 'queries'"),
-    ("merge anchors.safetensors nine.safetensors -o new.safetensors", "4 columns, but got 9"),
+    ("merge anchors.safetensors nine.safetensors -o new.safetensors", "nine.safetensors"),
     ("merge anchors.safetensors ./anchors.safetensors -o new.safetensors", "listed twice"),
     ("merge anchors.safetensors soft.safetensors -o new.safetensors", "soft.safetensors` is listed twice"),
     ("merge anchors.safetensors hard.safetensors -o new.safetensors", "hard.safetensors` is listed twice"),

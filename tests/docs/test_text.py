@@ -11,11 +11,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-import typer
 from tests.docs.test_public_names import public_names
 
 import logn
-from logn.cli.main import RESEARCH, VERBS, command_line
+from logn.cli.main import RESEARCH, VERBS, command_line, load_verb
 
 ROOT = Path(__file__).parents[2]
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "logn"
@@ -155,10 +154,7 @@ def options_of(words):
         name, command, tail = command.resolve_command(context, tail)
         if name in RESEARCH:  # reads its words itself
             (entry,) = entry_points(group="logn.verbs", name=name)
-            verb, app = entry.load(), typer.Typer(add_completion=False)
-            if not isinstance(verb, typer.Typer):
-                app.command(name)(verb)
-            command = typer.main.get_command(verb if isinstance(verb, typer.Typer) else app)
+            command = load_verb(entry)
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return options | {"-h", "--help"}, tail
 

@@ -56,7 +56,9 @@ def keep(run: Path, output: Path) -> None:
     moments.save(output / "statistics.safetensors")
     np.save(output / "test_logits.npy", np.load(run / "test_logits.npy").astype(np.float16))
     np.save(output / "test_labels.npy", np.load(run / "test_labels.npy").astype(np.uint8))
-    np.save(output / "counts.npy", np.load(run / "counts.npy").astype(np.int32))
+    (output / "counts.json").write_text(
+        json.dumps(np.load(run / "counts.npy").tolist()), encoding="utf-8", newline="\n"
+    )
     layer = np.load(run / "class_layer.npz")
     np.savez_compressed(output / "class_layer.npz", weight=layer["weight"], bias=layer["bias"])
     settings = json.loads((run / "run.json").read_text(encoding="utf-8"))

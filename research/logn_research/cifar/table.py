@@ -39,9 +39,14 @@ class Row:
     change: tuple[float, float, float]
 
 
+def kept_counts(run: Path) -> npt.NDArray[np.int64]:
+    """Training images of each class of a kept run."""
+    return np.array(json.loads((run / "counts.json").read_text(encoding="utf-8")))
+
+
 def maps_of(run: Path) -> dict[str, logn.ClassAffine]:
     """The map of each method of the table, from the statistics, the counts or the class layer of a run."""
-    moments, counts = logn.ClassMoments.load(run / "statistics.safetensors"), np.load(run / "counts.npy")
+    moments, counts = logn.ClassMoments.load(run / "statistics.safetensors"), kept_counts(run)
     layer = np.load(run / "class_layer.npz")
     fit, advice = logn.methods.fit, logn.recommend(moments, activation="softmax")
     ours = "0.75 of the prior, if forced" if advice.method == "none" else "**0.75 of the prior, recommended**"
@@ -59,7 +64,7 @@ def maps_of(run: Path) -> dict[str, logn.ClassAffine]:
 def rows_of(run: Path, draws: int = DRAWS) -> list[Row]:
     """The rows of a kept run."""
     logits = np.load(run / "test_logits.npy").astype(np.float64)
-    labels, counts = np.load(run / "test_labels.npy").astype(np.int64), np.load(run / "counts.npy")
+    labels, counts = np.load(run / "test_labels.npy").astype(np.int64), kept_counts(run)
     generator = np.random.default_rng(0)
     drawn = generator.integers(0, len(labels), (draws, len(labels)))
     plain = logits.argmax(axis=1) == labels
@@ -136,7 +141,7 @@ MOST_LOST = 0.01
 def strength_changes(run: Path) -> npt.NDArray[np.float64]:
     """Change of balanced and long-tailed accuracy at each strength, on even and on odd test images: (2, 4, 2)."""
     logits = np.load(run / "test_logits.npy").astype(np.float64)
-    labels, counts = np.load(run / "test_labels.npy").astype(np.int64), np.load(run / "counts.npy")
+    labels, counts = np.load(run / "test_labels.npy").astype(np.int64), kept_counts(run)
     moments = logn.ClassMoments.load(run / "statistics.safetensors")
     names = (f"recommended:strength={strength},force=true" for strength in STRENGTHS)
     maps = [logn.methods.fit(name, moments, activation="softmax") for name in names]

@@ -22,6 +22,7 @@ import logn
 from logn.base.arrays import FloatArray
 from logn.base.files import write_text
 from logn.measure.comparison.compare import compare
+from logn_research.cifar.table import kept_counts
 
 RESULTS = Path(__file__).parents[2] / "results" / "deployment-prior.json"
 DRAWS = 5
@@ -50,7 +51,7 @@ def measure(folder: Path) -> dict[str, Any]:
     rows, labels = (np.load(folder / f"test_{name}.npy") for name in ("logits", "labels"))
     rows, labels = rows.astype(np.float64), labels.astype(np.int64)
     moments = logn.ClassMoments.load(folder / "statistics.safetensors")
-    counts = np.load(folder / "counts.npy").astype(np.float64)
+    counts = kept_counts(folder).astype(np.float64)
     seen = np.bincount(labels, minlength=moments.num_columns)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", logn.LogNWarning)  # what is to be doubted is measured here

@@ -62,7 +62,7 @@ def test_from_pictures_to_the_table(pictures, tmp_path):
 
     assert command("keep", run, kept).returncode == 0
     assert sorted(path.name for path in kept.iterdir()) == sorted(
-        ["test_logits.npy", "test_labels.npy", "counts.npy", "class_layer.npz", "statistics.safetensors", "run.json"]
+        ["test_logits.npy", "test_labels.npy", "counts.json", "class_layer.npz", "statistics.safetensors", "run.json"]
     )
     assert json.loads((kept / "run.json").read_text())["epochs"] == 2
     printed = command("table", kept)
@@ -86,7 +86,7 @@ def test_rows_are_those_of_worked_numbers(tmp_path):
     moments.save(tmp_path / "statistics.safetensors")
     np.save(tmp_path / "test_logits.npy", np.log([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.2, 0.8]]))
     np.save(tmp_path / "test_labels.npy", np.array([0, 0, 1, 1]))
-    np.save(tmp_path / "counts.npy", np.array([150, 10]))
+    (tmp_path / "counts.json").write_text("[150, 10]")
     np.savez(tmp_path / "class_layer.npz", weight=np.eye(2), bias=np.zeros(2))
     rows = {row.method: row for row in table.rows_of(tmp_path, draws=10)}
     none, prior = rows["none"], rows["the prior"]
@@ -176,7 +176,7 @@ def test_compare_measures_the_kept_logits_as_the_table_does(tmp_path):
     """The line of the page, typed in another folder."""
     run = RESEARCH / "results" / "cifar" / "cifar100-100-cross_entropy"
     words = [sys.executable, "-m", "logn", "compare", run / "test_logits.npy", "--labels", run / "test_labels.npy"]
-    words += ["-s", run / "statistics.safetensors", "--counts", run / "counts.npy", "--bootstrap", 0, "--json"]
+    words += ["-s", run / "statistics.safetensors", "--counts", run / "counts.json", "--bootstrap", 0, "--json"]
     printed = subprocess.run([*map(str, words)], capture_output=True, text=True, check=True, cwd=tmp_path)
     methods = {row["name"]: row["values"] for row in json.loads(printed.stdout)["rows"]}
     rows = {row.method: row for row in table.rows_of(run, draws=0)}

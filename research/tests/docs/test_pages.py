@@ -4,17 +4,17 @@ import inspect
 import json
 import re
 import shlex
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import logn_research.losses
 import numpy as np
 import pytest
-import typer
 from logn_research.losses.loss_factory import LOSS_NAMES, parse_loss
 from logn_research.pages import ROOT
 from logn_research.training.settings import DETECTORS
 
-from logn.cli.main import app
+from logn.cli.main import RESEARCH, command_line, load_verb
 from logn.data.class_counts import ClassCounts
 
 REPOSITORY = ROOT.parent
@@ -48,10 +48,13 @@ def test_links_lead_somewhere(page):
 
 
 def known_options(words):
-    command, rest = typer.main.get_command(app), words
+    command, rest = command_line(), words
     context = command.make_context("logn", ["x"], resilient_parsing=True)
     while hasattr(command, "resolve_command") and rest:
-        _, command, rest = command.resolve_command(context, rest)
+        name, command, rest = command.resolve_command(context, rest)
+        if name in RESEARCH:  # reads its words itself
+            (entry,) = entry_points(group="logn.verbs", name=name)
+            command = load_verb(entry)
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
 
 

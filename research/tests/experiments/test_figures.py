@@ -122,7 +122,7 @@ def test_a_figure_of_a_table(name, source, tmp_path, run):
     [
         (["tide", ROOT / "results" / "online.json"], "the JSON file that `logn bench components` writes"),
         (["tide", "nowhere"], "is not a JSON file: pass the one that `logn bench` writes"),
-        (["tide", ROOT / "results" / "components.json", "--section", "none"], "Expected `--section` to be one of"),
+        (["tide", ROOT / "results" / "components.json", "--section", "none"], "`--section`"),
         (["label-shift", "runs/glyphs"], "Pass the training annotations of the run: `--data FILE`"),
         (["label-shift", "nowhere", "-d", "glyphs"], "`nowhere` is not a run"),
     ],

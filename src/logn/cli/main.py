@@ -95,14 +95,19 @@ def _of_research(name: str, entry: EntryPoint | None) -> Any:
             raise InputError(
                 f"`logn {name}` belongs to LogN's research package: run pip install -e research in a clone of LogN."
             )
-        verb = entry.load()
-        app = verb
-        if not isinstance(verb, typer.Typer):
-            app = typer.Typer(add_completion=False, **SETTINGS)
-            app.command(name)(verb)
-        return app(args=context.args, prog_name=f"logn {name}", standalone_mode=False)
+        return load_verb(entry)(args=context.args, prog_name=f"logn {name}", standalone_mode=False)
 
     return run
+
+
+def load_verb(entry: EntryPoint) -> Any:
+    """The command of a verb of the research package: a function, or a group of commands."""
+    verb = entry.load()
+    app = verb
+    if not isinstance(verb, typer.Typer):
+        app = typer.Typer(add_completion=False, **SETTINGS)
+        app.command(entry.name)(verb)
+    return typer.main.get_command(app)
 
 
 def _print_version(wanted: bool) -> None:
