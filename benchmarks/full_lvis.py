@@ -28,8 +28,8 @@ import numpy as np
 from compare import BOXES, METHODS, NEGATIVES, PROPOSALS, SIDE, run_reference, training_counts, write_results
 
 from logn.data.class_counts import ClassCounts, frequency_groups
-from logn.measure.comparison.compare import CompareSettings, compare
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.compare import CompareSettings, compare
+from logn.measure.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings
 from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
@@ -189,7 +189,7 @@ def peers(split: Split, images: int) -> dict[str, Any]:
     import torch
     from decode import torchvision_loop
 
-    from logn.measure.comparison.method_fitting import fit_for_store
+    from logn.measure.fitted_methods import fit_for_store
     from logn.predictions.decoder import decode_many
 
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import Spec, checked_inputs, fit, needs, parse
 from logn.methods.recommend import RECOMMENDED

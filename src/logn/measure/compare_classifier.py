@@ -12,14 +12,14 @@ from logn.errors import InputError
 from logn.measure.classification import accuracy
 from logn.measure.classification.accuracy import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
 from logn.measure.classification.rows import ClassifierLogits, RowOutcomes, open_logits
-from logn.measure.comparison.comparison import (
+from logn.measure.comparison import (
     CompareSettings,
     EvaluatedClass,
     MethodResult,
     describe_statistics,
     with_training,
 )
-from logn.measure.comparison.method_fitting import LogitMap
+from logn.measure.fitted_methods import LogitMap
 from logn.predictions.classifier import ClassifierPredictions, is_classifier_file
 from logn.statistics.head import ASSUMED, Head
 from logn.statistics.moments import ClassMoments
