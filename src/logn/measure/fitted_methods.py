@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,26 +82,30 @@ def fit_methods(
     methods: Mapping[str, str | LogitMap], head: Head, inputs: Mapping[str, Any], settings: CompareSettings
 ) -> FittedMethods:
     """Fit named methods for the logits of a store, with the user's score threshold where they take one."""
-    fitting = partial(fit_for_store, head=head, allow_mismatch=settings.allow_mismatch, **inputs)
     specs = {name: parse(method) for name, method in methods.items() if isinstance(method, str | Spec)}
+
+    def fitted(spec: Spec) -> ClassAffine:
+        return fit_for_store(spec, head, allow_mismatch=settings.allow_mismatch, **inputs)
+
     maps: dict[str, LogitMap] = {}
     for name, method in methods.items():
         maps[name] = method
         if name in specs:
-            maps[name] = fitting(specs[name].with_options(threshold=settings.at))
+            maps[name] = fitted(specs[name].with_options(threshold=settings.at))
         elif isinstance(method, ClassAffine):
             method.check_fits(head, "the predictions", what=f"`{name}`", allow_mismatch=settings.allow_mismatch)
     strengths = {}
     if any(spec.name == RECOMMENDED for spec in specs.values()):
         # Where the recommendation is to do nothing, it is forced.
-        force = {"force": True} if is_same_map(fitting(Spec(RECOMMENDED, {"strength": 1.0})), None) else {}
+        force = {"force": True} if is_same_map(fitted(Spec(RECOMMENDED, {"strength": 1.0})), None) else {}
         for strength in STRENGTHS:
             spec = Spec(RECOMMENDED, {"strength": strength, **force})
-            strengths[strength] = (str(spec), fitting(spec.with_options(threshold=settings.at)))
-    moments, estimates = inputs.get("moments"), []
-    for fitted in maps.values():
-        is_affine = moments is not None and isinstance(fitted, ClassAffine)
-        estimate = threshold_after(fitted, moments, settings.at, activation=str(head.activation)) if is_affine else None
+            strengths[strength] = (str(spec), fitted(spec.with_options(threshold=settings.at)))
+    estimates: list[float | None] = []
+    for transform in maps.values():
+        estimate = None
+        if inputs.get("moments") is not None and isinstance(transform, ClassAffine):
+            estimate = threshold_after(transform, inputs["moments"], settings.at, activation=str(head.activation))
         estimates.append(None if estimate is None else estimate.use)
     fitted_from = tuple(name for name, value in inputs.items() if value is not None)
     return FittedMethods(maps, fitted_from, strengths, estimates)

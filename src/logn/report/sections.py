@@ -17,7 +17,8 @@ import numpy as np
 from logn.base.arrays import FloatArray
 from logn.base.commands import command
 from logn.errors import InputError
-from logn.measure.comparison import Comparison, EvaluatedClass, MethodResult, tables
+from logn.measure import tables
+from logn.measure.comparison import Comparison, EvaluatedClass, MethodResult
 from logn.measure.detection.threshold_curve import ThresholdCurve, describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
 from logn.measure.tables import change_text, main_columns, points, small_is_good, tone
