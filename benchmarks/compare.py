@@ -25,8 +25,8 @@ import numpy as np
 
 from logn.data.class_counts import ClassCounts, frequency_groups
 from logn.matching.ground_truth import load_ground_truth
-from logn.measure.comparison.compare import CompareSettings, compare
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.compare import CompareSettings, compare
+from logn.measure.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import decode
 from logn.predictions.store import Predictions, PredictionWriter, StoreHeader

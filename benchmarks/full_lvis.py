@@ -28,8 +28,8 @@ import numpy as np
 from compare import BOXES, METHODS, NEGATIVES, PROPOSALS, SIDE, run_reference, training_counts, write_results
 
 from logn.data.class_counts import ClassCounts, frequency_groups
-from logn.measure.comparison.compare import CompareSettings, compare
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.compare import CompareSettings, compare
+from logn.measure.comparison import Comparison
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings
 from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
@@ -189,14 +189,14 @@ def peers(split: Split, images: int) -> dict[str, Any]:
     import torch
     from decode import torchvision_loop
 
-    from logn.measure.comparison.method_fitting import map_for_store
+    from logn.measure.fitted_methods import fit_for_store
     from logn.predictions.decoder import decode_many
 
     torch.set_num_threads(1)
     store = split.store(min(SUBSET, images))
     logits = [torch.from_numpy(proposals.logits.astype(np.float32)) for proposals in store]
     inputs = {"moments": split.moments(), "counts": ClassCounts(split.counts, num_images=100_170)}
-    maps = [map_for_store(name, name, store.header, inputs) for name in METHODS]
+    maps = [fit_for_store(name, store.head, **inputs) for name in METHODS]
     runs: dict[str, Callable[[], object]] = {
         "torch softmax, ten passes": lambda: [rows.softmax(-1) for _ in METHODS for rows in logits],
         "torchvision decoding, one method": lambda: torchvision_loop(store, DecodeSettings()),

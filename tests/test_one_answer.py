@@ -11,7 +11,7 @@ from PIL import Image
 import logn
 from logn.callbacks import LogNHook
 from logn.cli.main import execute
-from logn.measure.comparison.method_fitting import DEFAULT_METHODS, fit_for_store
+from logn.measure.fitted_methods import DEFAULT_METHODS, fit_for_store
 from logn.models.preprocessing import Preprocessing
 from logn.statistics.head import Head
 

@@ -10,9 +10,9 @@ from logn.data.class_counts import ClassCounts as ClassCounts
 from logn.errors import InputError as InputError
 from logn.errors import LogNWarning as LogNWarning
 from logn.errors import MissingExtraError as MissingExtraError
-from logn.measure.comparison.compare import compare as compare
-from logn.measure.comparison.comparison import CompareSettings as CompareSettings
-from logn.measure.comparison.comparison import Comparison as Comparison
+from logn.measure.compare import compare as compare
+from logn.measure.comparison import CompareSettings as CompareSettings
+from logn.measure.comparison import Comparison as Comparison
 from logn.methods.affine import ClassAffine as ClassAffine
 from logn.methods.logit_normalization import logit_normalization as logit_normalization
 from logn.methods.normalizer import LogitNormalizer as LogitNormalizer

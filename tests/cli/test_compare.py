@@ -9,8 +9,8 @@ from logn.data.class_counts import ClassCounts
 from logn.data.coco import LabelledImage
 from logn.data.labels import fingerprint_images
 from logn.errors import LogNWarning
-from logn.measure.comparison.compare import compare as compare_in_python
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.compare import compare as compare_in_python
+from logn.measure.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
 from logn.statistics.head import Head
 

@@ -11,7 +11,7 @@ from tests.made.onnx_graphs import write_graph
 from tests.models.onnx.test_onnx_detector import CLASSES, SIZE, detr, pictures, with_tail, yolov8, yolox
 
 from logn.cli.verbs.demo import _print_meaning
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.comparison import Comparison
 from logn.methods.recommend import CLASSIFIER_STRENGTH, share_of_prior
 from logn.statistics.moments import ClassMoments
 

@@ -13,7 +13,7 @@ import pytest
 from logn.base.text_table import TextStyle, cell_width, write_table
 from logn.cli import main
 from logn.cli.console import progress
-from logn.measure.comparison.tables import Table
+from logn.measure.tables import Table
 
 NAMES = ("aeroplane", "a class with quite a long name of its own", "猫")
 METHODS = "logn,recommended,p2p,logn:margin=0,use_std=false,loga:tau=1"

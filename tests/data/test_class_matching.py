@@ -11,7 +11,7 @@ from logn.data.class_counts import ClassCounts
 from logn.data.class_names import match_classes, places_of
 from logn.errors import InputError
 from logn.matching.ground_truth import load_ground_truth
-from logn.measure.comparison.compare import CompareSettings, compare
+from logn.measure.compare import CompareSettings, compare
 from logn.models.proposals import Proposals
 from logn.predictions.store import Predictions, PredictionWriter, StoreHeader
 from logn.statistics.head import Head

@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime", reason="the demonstration runs an ONNX file")
 from logn.cli.main import execute
 from logn.cli.verbs import demo as verb
 from logn.demo.problem import alphabet, draw_problem, plan, training_counts
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.comparison import Comparison
 
 IMAGES = {"train": 12, "test": 30}
 AP_OF_30_SCENES = 44.24

@@ -73,7 +73,7 @@ def test_pages_and_examples_use_public_names_only(path):
         ("from logn import (\n    CompareSettings,  # what is measured\n    compare,\n)", []),
         ("from logn.data.images import read_rgb", ["logn.data.images", "logn.data.images.read_rgb"]),
         ("    from logn import statistics", ["logn.statistics"]),
-        ("call `logn.measure.comparison.compare`", ["logn.measure.comparison.compare"]),
+        ("call `logn.measure.compare`", ["logn.measure.compare"]),
         ("import logn.models.open as opening", ["logn.models.open"]),
         ("logn.methods.catalog.fit", ["logn.methods.catalog.fit"]),
         ("from logn.ray import read_rgb", ["logn.ray.read_rgb"]),

@@ -1,8 +1,7 @@
 """The metrics of a classifier's logits, every row counting once."""
 
-from logn.measure.classification.metrics import metrics_of_outcomes
+from logn.measure.classification.accuracy import PAPER_BOUNDS, classification_truth, metrics_of_outcomes
 from logn.measure.classification.rows import open_logits, row_outcomes
-from logn.measure.classification.truth import PAPER_BOUNDS, classification_truth
 
 
 def classification_metrics(logits, labels, train_counts=None, *, class_names=None, bounds=PAPER_BOUNDS):

@@ -8,7 +8,7 @@ from tests.conftest import moments_of
 
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.measure.comparison.method_fitting import fit_for_store
+from logn.measure.fitted_methods import fit_for_store
 from logn.methods import (
     inverse_image_frequency,
     logit_adjustment,

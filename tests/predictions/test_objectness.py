@@ -10,7 +10,7 @@ from tests.made.split import store_header
 
 from logn import ClassAffine, InputError, Proposals
 from logn.base.arrays import sigmoid, softmax
-from logn.measure.comparison.method_fitting import fit_for_store
+from logn.measure.fitted_methods import fit_for_store
 from logn.models.proposals import Postprocessing
 from logn.predictions import nms as suppression
 from logn.predictions.decoder import DecodeSettings, decode

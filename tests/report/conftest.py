@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from logn.data.class_counts import ClassCounts
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings
 from logn.models.proposals import Proposals
 from logn.predictions.store import PredictionWriter, StoreHeader
 from logn.report.page import write_report

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from tests.report.conftest import HOSTILE
 
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.comparison import Comparison
 from logn.report.page import write_report
 
 # Without a sandbox, which neither root nor every container can have: the only page is ours.

@@ -8,8 +8,8 @@ import pytest
 from tests.report.conftest import HOSTILE, ROW_METHODS, ROW_NAMES, logit_rows
 
 from logn.errors import InputError
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings, Comparison
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings, Comparison
 from logn.report import sections
 from logn.report.page import write_report
 from logn.report.view import View

@@ -5,7 +5,7 @@ import pytest
 
 from logn.matching.ground_truth import load_ground_truth
 from logn.matching.match import match_detections
-from logn.measure.comparison.comparison import Comparison
+from logn.measure.comparison import Comparison
 from logn.measure.detection.example_images import (
     ALARMS,
     FOUND,

@@ -15,8 +15,8 @@ from jinja2 import UndefinedError
 
 from logn.cli.main import execute
 from logn.errors import InputError
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings, Comparison
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings, Comparison
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.threshold_curve import describe_threshold
 from logn.report import next_steps, sections

@@ -21,7 +21,7 @@ import numpy as np
 import logn
 from logn.base.arrays import FloatArray
 from logn.base.files import write_text
-from logn.measure.comparison.compare import compare
+from logn.measure.compare import compare
 from logn_research.cifar.table import kept_counts
 
 RESULTS = Path(__file__).parents[2] / "results" / "deployment-prior.json"

@@ -16,9 +16,9 @@ from logn.base.strict_json import plain_values
 from logn.data.class_counts import ClassCounts
 from logn.data.fractal_dimensions import read_dimensions
 from logn.errors import InputError
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings
-from logn.measure.comparison.method_fitting import fit_for_store
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings
+from logn.measure.fitted_methods import fit_for_store
 from logn.methods.catalog import needs, parse
 from logn.models.layer import find_modules, fingerprint
 from logn.predictions.decoder import DecodeSettings

@@ -14,7 +14,7 @@ import logn
 from logn import ClassAffine, ClassMoments
 from logn.base.arrays import FloatArray
 from logn.data.fractal_dimensions import read_dimensions
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 from logn.statistics.head import Head, foreground_columns
 from logn.statistics.summary import active_classes
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 import logn
 from logn.data.class_counts import frequency_groups
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 from logn_research.strong import tables
 from logn_research.strong.features import DETECTORS, cache_features, read_split
 from logn_research.strong.measure import METRICS, methods

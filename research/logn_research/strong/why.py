@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import logn
 from logn import ClassAffine, ClassMoments, Predictions
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 from logn.predictions.detections import LVIS_CAP, DecodeSettings
 from logn.statistics.head import Head
 from logn.statistics.summary import spearman

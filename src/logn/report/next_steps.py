@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from logn.base.commands import command, corrected_name, values_of
 from logn.errors import InputError
-from logn.measure.comparison.method_fitting import STRENGTHS
-from logn.measure.comparison.tables import is_number, tone
+from logn.measure.fitted_methods import STRENGTHS
+from logn.measure.tables import is_number, tone
 from logn.methods.catalog import METHODS, Spec, needs, parse
 from logn.methods.recommend import CLASSIFIER_STRENGTH, DETECTOR_STRENGTH, RECOMMENDED
 from logn.report.sections import Section

@@ -15,7 +15,7 @@ from logn.base.commands import command
 from logn.base.files import write_text
 from logn.base.text_table import unbroken
 from logn.errors import InputError, MissingExtraError, import_extra
-from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison
+from logn.measure.comparison import CLASSIFICATION, DETECTION, Comparison
 from logn.report import next_steps, sections
 from logn.report.gallery import gallery
 from logn.report.svg import number

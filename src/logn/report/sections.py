@@ -17,11 +17,11 @@ import numpy as np
 from logn.base.arrays import FloatArray
 from logn.base.commands import command
 from logn.errors import InputError
-from logn.measure.comparison import tables
-from logn.measure.comparison.comparison import Comparison, EvaluatedClass, MethodResult
-from logn.measure.comparison.tables import change_text, main_columns, points, small_is_good, tone
+from logn.measure import tables
+from logn.measure.comparison import Comparison, EvaluatedClass, MethodResult
 from logn.measure.detection.threshold_curve import ThresholdCurve, describe_threshold
 from logn.measure.detection.tide import ERROR_TYPES, SPECIAL_ERRORS
+from logn.measure.tables import change_text, main_columns, points, small_is_good, tone
 from logn.methods.affine import ClassAffine
 from logn.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, line_path, padded, symbol_path
 from logn.report.view import UNKNOWN, View, metric_of, metric_text

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from logn.errors import InputError
-from logn.measure.comparison import tables
-from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
+from logn.measure import tables
+from logn.measure.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import count_name
 

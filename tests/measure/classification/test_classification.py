@@ -17,13 +17,15 @@ from logn.base.arrays import softmax
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.matching.bootstrap_draws import Draws
-from logn.measure.classification.metrics import (
+from logn.measure.classification.accuracy import (
     BINS,
+    PAPER_BOUNDS,
     bootstrap_metrics,
+    classification_truth,
+    read_labels,
     weighted_metrics,
 )
 from logn.measure.classification.rows import moments_of_logits, open_logits, row_outcomes
-from logn.measure.classification.truth import PAPER_BOUNDS, classification_truth, read_labels
 from logn.methods.affine import ClassAffine
 
 COUNTS = np.array([500, 101, 100, 60, 20, 19, 3])

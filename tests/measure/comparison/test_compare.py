@@ -10,11 +10,11 @@ import pytest
 import logn
 from logn.errors import InputError, LogNWarning
 from logn.matching.ground_truth import load_ground_truth
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings, EvaluatedClass, with_training
-from logn.measure.comparison.method_fitting import fit_for_store
-from logn.measure.comparison.tables import FORMATS, write_comparison
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings, EvaluatedClass, with_training
 from logn.measure.detection.metrics import evaluate_detections
+from logn.measure.fitted_methods import fit_for_store
+from logn.measure.tables import FORMATS, write_comparison
 from logn.methods.affine import ClassAffine
 from logn.predictions.decoder import DecodeSettings, decode
 from logn.predictions.store import PredictionWriter, StoreHeader

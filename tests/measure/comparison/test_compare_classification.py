@@ -8,9 +8,9 @@ import logn
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError, LogNWarning
 from logn.measure.classification.rows import moments_of_logits
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings
-from logn.measure.comparison.tables import write_comparison
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings
+from logn.measure.tables import write_comparison
 from logn.statistics.head import Head
 from logn.statistics.moments import ClassMoments
 

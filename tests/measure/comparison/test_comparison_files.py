@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import logn
 from logn.errors import InputError, LogNWarning
-from logn.measure.classification.metrics import ConfusedPair, Reliability
-from logn.measure.comparison.comparison import (
+from logn.measure.classification.accuracy import ConfusedPair, Reliability
+from logn.measure.comparison import (
     CompareSettings,
     Comparison,
     EvaluatedClass,

@@ -14,7 +14,7 @@ import pytest
 from tests.made.split import make_split
 
 import logn
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 
 KEPT = Path(__file__).with_name("frozen_numbers.json")
 DETECTION = ["recommended", "logn", "logn:use_std=false", "p2p", "loga", "norcal", "temperature:value=2"]

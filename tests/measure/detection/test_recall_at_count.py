@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logn.matching.bootstrap_draws import Draws
-from logn.measure.comparison.compare import compare
-from logn.measure.comparison.comparison import CompareSettings, Comparison
-from logn.measure.comparison.tables import write_comparison
+from logn.measure.compare import compare
+from logn.measure.comparison import CompareSettings, Comparison
 from logn.measure.detection.bootstrap import paired_interval
 from logn.measure.detection.metrics import COUNTED_AT, count_name
+from logn.measure.tables import write_comparison
 from logn.methods.affine import ClassAffine
 from logn.models.proposals import Proposals
 from logn.predictions.decoder import DecodeSettings, decode

@@ -15,7 +15,7 @@ import torch
 import logn
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 from logn.models.frameworks.ultralytics import UltralyticsDetector, _letterbox
 from logn.models.images import as_tensor
 from logn.models.layer import find_modules

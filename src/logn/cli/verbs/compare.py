@@ -23,7 +23,7 @@ from logn.cli.console import (
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.measure.comparison.comparison import Comparison
+    from logn.measure.comparison import Comparison
     from logn.models.hints import Hints
 
 LOGIT_FILES = (".npy", ".npz", ".safetensors")
@@ -69,9 +69,9 @@ def compare(
       logn compare test.safetensors -s stats.safetensors --counts imagenet/train
       logn compare test.npy --labels labels.npy --train-logits train.npy --counts counts.csv
     """
-    from logn.measure.comparison.compare import compare as run
-    from logn.measure.comparison.comparison import CompareSettings
-    from logn.measure.comparison.method_fitting import DEFAULT_METHODS
+    from logn.measure.compare import compare as run
+    from logn.measure.comparison import CompareSettings
+    from logn.measure.fitted_methods import DEFAULT_METHODS
     from logn.predictions.store import Predictions
 
     classifier = is_classifier(source)
@@ -186,7 +186,7 @@ def _make_folder(folder: Path | None, *inputs: str | Path | None, overwrite: boo
     """Make the folder for the results before the work begins."""
     if folder is None:
         return
-    from logn.measure.comparison.comparison import check_comparison_folder
+    from logn.measure.comparison import check_comparison_folder
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"`{folder}` is a file, but the comparison is a folder: choose another `--output`.")
@@ -220,7 +220,7 @@ def _classifier_inputs(
 
 def _print_short(comparison: Comparison) -> None:
     """One line per method, of at most 80 columns, and one verdict."""
-    from logn.measure.comparison.comparison import CLASSIFICATION
+    from logn.measure.comparison import CLASSIFICATION
 
     _print_table(comparison, CLASSIFIER if comparison.task == CLASSIFICATION else DETECTOR)
     if "mask" in comparison.protocols:
@@ -235,7 +235,7 @@ def _print_short(comparison: Comparison) -> None:
 
 def _print_table(comparison: Comparison, shown: Mapping[str, str]) -> None:
     from logn.base.text_table import write_table
-    from logn.measure.comparison.tables import change_text, points
+    from logn.measure.tables import change_text, points
 
     (main, first), *others = [(title, name) for title, name in shown.items() if name in comparison.metric_names]
     compared = len(comparison.rows) > 1
@@ -250,8 +250,8 @@ def _print_table(comparison: Comparison, shown: Mapping[str, str]) -> None:
 def _print_at_count(comparison: Comparison) -> None:
     """What each method finds with as many detections as the uncorrected model has."""
     from logn.base.text_table import write_table
-    from logn.measure.comparison.tables import metric_text
     from logn.measure.detection.metrics import count_name
+    from logn.measure.tables import metric_text
 
     at = comparison.settings.at
     shown = {title: count_name(name, at) for title, name in (AT_COUNT | RARE).items()}
@@ -266,7 +266,7 @@ def _short(name: str) -> str:
 
 
 def _print_all(comparison: Comparison) -> None:
-    from logn.measure.comparison.tables import write_comparison
+    from logn.measure.tables import write_comparison
 
     print_tables(lambda style: write_comparison(comparison, style=style))
     for row in comparison.rows[1:]:

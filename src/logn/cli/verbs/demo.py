@@ -23,7 +23,7 @@ from logn.cli.console import BARS, echo, print_json, print_note, print_text, pro
 from logn.errors import InputError
 
 if TYPE_CHECKING:
-    from logn.measure.comparison.comparison import Comparison, MethodResult
+    from logn.measure.comparison import Comparison, MethodResult
 
 METHODS = ("recommended", "logn", "norcal")
 TRAINING_IMAGES, TEST_IMAGES = 600, 240
@@ -46,7 +46,7 @@ def demo(
       logn demo my-folder --json
     """
     from logn.demo.problem import draw_problem, training_counts
-    from logn.measure.comparison.comparison import Comparison
+    from logn.measure.comparison import Comparison
 
     start = time.monotonic()
     model, corrected = folder / "glyphs.onnx", folder / "corrected.onnx"

@@ -122,7 +122,7 @@ def _correction(
     correction = options.read_method(method)
     if not isinstance(correction, str):
         return correction
-    from logn.measure.comparison.method_fitting import fit_for_store
+    from logn.measure.fitted_methods import fit_for_store
     from logn.statistics.moments import ClassMoments
 
     if store is None:

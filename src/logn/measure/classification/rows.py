@@ -38,10 +38,6 @@ class RowOutcomes:
     confidence: FloatArray
     nll: FloatArray
 
-    def part(self, rows: npt.NDArray[Any]) -> RowOutcomes:
-        """Keep the rows that the mask or the positions name."""
-        return RowOutcomes(self.predicted[rows], self.confidence[rows], self.nll[rows])
-
 
 @dataclass(frozen=True, eq=False)
 class ClassifierLogits:
@@ -69,14 +65,9 @@ class ClassifierLogits:
         """Columns of the logits."""
         return int(self.rows.shape[1])
 
-    @property
-    def block_rows(self) -> int:
-        """Rows of a block."""
-        return max(1, NUMBERS_AT_ONCE // self.num_classes)
-
     def blocks(self, size: int | None = None) -> Iterator[tuple[int, FloatArray]]:
         """Give the first row and the float64 values of each block; values that are not finite are refused."""
-        size = size or self.block_rows
+        size = size or max(1, NUMBERS_AT_ONCE // self.num_classes)
         for start in range(0, len(self.rows), size):
             block = np.asarray(self.rows[start : start + size], np.float64)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -88,13 +79,6 @@ class ClassifierLogits:
                     f"{block[row, column]}."
                 )
             yield start, block
-
-    def check_labels(self, labels: npt.NDArray[np.int64]) -> None:
-        """Raise InputError unless there is one label per row."""
-        if len(labels) != len(self):
-            raise InputError(
-                f"There are {len(labels):,} labels for {len(self):,} rows of `{self.name}`. Pass one label per row."
-            )
 
 
 def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
@@ -111,28 +95,22 @@ def open_logits(source: Any, name: str = "logits") -> ClassifierLogits:
     shape = tuple(rows.shape)
     if len(shape) != 2 or 0 in shape:
         raise InputError(f"Expected `{name}` to be (rows, classes) with at least one row, but got shape {shape}.")
-    opened = ClassifierLogits(as_rows(rows, shape[1]), name)
-    _check_logits(opened)
-    return opened
-
-
-def _check_logits(logits: ClassifierLogits) -> None:
-    """Raise InputError for softmax probabilities, and warn of sigmoid scores, from rows of the whole file."""
-    if len(logits) < FEWEST_ROWS:
-        return
+    logits = ClassifierLogits(as_rows(rows, shape[1]), name)
     # From the middle of each stretch: the ends of a file are often special.
     places = (np.arange(SAMPLED_ROWS) + 0.5) * len(logits) / SAMPLED_ROWS
-    kind = probability_kind(logits.rows[np.unique(places.astype(np.intp))])
+    sample = logits.rows[np.unique(places.astype(np.intp))]
+    kind = probability_kind(sample) if len(logits) >= FEWEST_ROWS else None
     if kind == "softmax":
         raise InputError(
-            f"`{logits.name}` holds probabilities (between 0 and 1, each row sums to 1), not logits. Pass the logits, "
-            "or numpy.log(probabilities.clip(1e-12))."
+            f"`{name}` holds probabilities (between 0 and 1, each row sums to 1), not logits. Pass the logits, or "
+            "numpy.log(probabilities.clip(1e-12))."
         )
     if kind == "sigmoid":
         warn(
-            f"`{logits.name}` seems to hold sigmoid scores: all sampled values lie between 0 and 1. Pass logits; those "
-            "of scores p are numpy.log(p / (1 - p))."
+            f"`{name}` seems to hold sigmoid scores: all sampled values lie between 0 and 1. Pass logits; those of "
+            "scores p are numpy.log(p / (1 - p))."
         )
+    return logits
 
 
 def moments_of_logits(source: Any, name: str = "train_logits") -> ClassMoments:
@@ -170,29 +148,27 @@ def row_outcomes(
         >>> outcome.predicted.tolist(), outcome.confidence.round(2).tolist(), outcome.nll.round(3).tolist()
         ([1, 0], [0.75, 0.5], [0.288, 0.693])
     """
-    logits.check_labels(labels)
+    if len(labels) != len(logits):
+        raise InputError(
+            f"There are {len(labels):,} labels for {len(logits):,} rows of `{logits.name}`. Pass one label per row."
+        )
     outcomes = [RowOutcomes(np.empty(len(labels), np.int64), *np.empty((2, len(labels)))) for _ in maps]
 
     def work(item: tuple[int, FloatArray]) -> int:
         start, block = item
         rows = slice(start, start + len(block))
         for outcome, transform in zip(outcomes, maps, strict=True):
-            mapped = block.copy() if transform is None else _mapped(transform, block)
+            mapped = np.array(block if transform is None else transform(block), np.float64)
+            if mapped.shape != block.shape:
+                raise InputError(
+                    f"A method gave shape {mapped.shape} for logits of shape {block.shape}. It must keep the shape."
+                )
             _fill(outcome, rows, mapped, labels[rows])
         return len(block)
 
     for _, done in in_order(logits.blocks(), work):
         progress(done)
     return outcomes
-
-
-def _mapped(transform: LogitMap, block: FloatArray) -> FloatArray:
-    mapped = np.array(transform(block), np.float64)
-    if mapped.shape != block.shape:
-        raise InputError(
-            f"A method gave shape {mapped.shape} for logits of shape {block.shape}. It must keep the shape."
-        )
-    return mapped
 
 
 def _fill(outcome: RowOutcomes, rows: slice, logits: FloatArray, labels: npt.NDArray[np.int64]) -> None:

@@ -44,7 +44,7 @@ def drawn_precision(ranked: Outcomes, weights: Weights, boxes: Counts) -> Iterat
         boxes: `(F, draws)` of each class.
     """
     ends = EndsOfRuns.of(ranked)
-    hits, always, at_times = (RunningSums(weights, images) for images in (ends.hits, ends.always, ends.at_times))
+    hits, always, at_times = (WeightSums(weights, images) for images in (ends.hits, ends.always, ends.at_times))
     recall = RecallCurves(weights.shape[1])
     for label, rows, times in ends.by_class():
         starts = np.searchsorted(ends.thresholds[rows], np.arange(len(times) + 1)).tolist()
@@ -154,7 +154,7 @@ def _keys(labels: Index, marks: Marks, times: Index) -> Index:
     return np.sort(((labels[row] * number + threshold) * size + row)[kept])
 
 
-class RunningSums:
+class WeightSums:
     """Sums of the weights of the first so many of many images, for numbers that only go up.
 
     Adding row after row takes a call for each, and `numpy.cumsum` takes even longer. So rows are put into groups: the
@@ -165,7 +165,7 @@ class RunningSums:
         images: What is summed over.
 
     Example:
-        >>> sums = RunningSums(np.array([[1, 0], [2, 5]]), np.array([0, 1, 1, 0]))
+        >>> sums = WeightSums(np.array([[1, 0], [2, 5]]), np.array([0, 1, 1, 0]))
         >>> sums.up_to(np.array([1, 3])).tolist(), sums.up_to(np.array([4])).tolist()
         ([[1, 0], [5, 10]], [[1, 0]])
     """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from logn.base.text_table import USUAL, TextStyle, write_table
 from logn.errors import InputError
-from logn.measure.classification.truth import SHOTS
-from logn.measure.comparison.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
+from logn.measure.classification.accuracy import SHOTS
+from logn.measure.comparison import CLASSIFICATION, DETECTION, Comparison, MethodResult
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.metrics import count_name
 from logn.measure.detection.threshold_curve import describe_threshold

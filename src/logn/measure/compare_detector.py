@@ -30,7 +30,7 @@ from logn.matching.ground_truth import (
 )
 from logn.matching.match import match_sizes
 from logn.matching.outcomes import COLUMNS, Index, JoinedTable, Marks, Outcomes
-from logn.measure.comparison.comparison import (
+from logn.measure.comparison import (
     CompareSettings,
     EvaluatedClass,
     MethodResult,
@@ -38,7 +38,6 @@ from logn.measure.comparison.comparison import (
     describe_statistics,
     with_training,
 )
-from logn.measure.comparison.method_fitting import FittedMethods, LogitMap, aligned_counts
 from logn.measure.detection import metrics as ap
 from logn.measure.detection.bootstrap import DrawnMethod
 from logn.measure.detection.example_images import ShownDetections, choose_images, rare_classes
@@ -46,6 +45,7 @@ from logn.measure.detection.mask_precision import MaskModel, MaskOutcomes, write
 from logn.measure.detection.metrics import BestDetections, EvaluationProtocol
 from logn.measure.detection.threshold_curve import ThresholdCurve
 from logn.measure.detection.tide import ErrorKinds, ErrorTypes, error_kinds, error_types
+from logn.measure.fitted_methods import FittedMethods, LogitMap, aligned_counts
 from logn.predictions.decoder import Progress, decode_chunks, decode_many
 from logn.predictions.detections import Detections
 from logn.predictions.store import Predictions

@@ -9,17 +9,17 @@ from typing import Any
 from logn.base.arrays import ratio
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.measure.classification import metrics as accuracy
+from logn.measure.classification import accuracy
+from logn.measure.classification.accuracy import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
 from logn.measure.classification.rows import ClassifierLogits, RowOutcomes, open_logits
-from logn.measure.classification.truth import PAPER_BOUNDS, ClassificationTruth, checked_labels, classification_truth
-from logn.measure.comparison.comparison import (
+from logn.measure.comparison import (
     CompareSettings,
     EvaluatedClass,
     MethodResult,
     describe_statistics,
     with_training,
 )
-from logn.measure.comparison.method_fitting import LogitMap
+from logn.measure.fitted_methods import LogitMap
 from logn.predictions.classifier import ClassifierPredictions, is_classifier_file
 from logn.statistics.head import ASSUMED, Head
 from logn.statistics.moments import ClassMoments
@@ -91,7 +91,6 @@ def open_classifier(
         labels, class_names = stored.labels, class_names or stored.head.names
         recorded, model = stored.head, stored.metadata.get("model")
     classes = checked_labels(labels, opened.num_classes)
-    opened.check_labels(classes)
     statistics = moments()
     names = class_names or (None if statistics is None else statistics.head.names)
     truth = classification_truth(

@@ -19,10 +19,18 @@ from logn.base.processes import available_processors
 from logn.data.class_counts import ClassCounts
 from logn.data.dataset import DetectionDataset
 from logn.errors import InputError
-from logn.measure.classification.metrics import bootstrap_metrics
+from logn.measure.classification.accuracy import bootstrap_metrics
 from logn.measure.classification.rows import moments_of_logits, row_outcomes
-from logn.measure.comparison.classifiers import ClassifierData, measure_rows, open_classifier, strength_values
-from logn.measure.comparison.comparison import (
+from logn.measure.compare_classifier import ClassifierData, measure_rows, open_classifier, strength_values
+from logn.measure.compare_detector import (
+    DetectionData,
+    decode_methods,
+    match_masks,
+    measure_methods,
+    open_detections,
+    recall_of_best,
+)
+from logn.measure.comparison import (
     CLASSIFICATION,
     DETECTION,
     CompareSettings,
@@ -31,15 +39,9 @@ from logn.measure.comparison.comparison import (
     Provenance,
     StrengthPoint,
 )
-from logn.measure.comparison.detectors import (
-    DetectionData,
-    decode_methods,
-    match_masks,
-    measure_methods,
-    open_detections,
-    recall_of_best,
-)
-from logn.measure.comparison.method_fitting import (
+from logn.measure.detection.bootstrap import draw_methods, paired_differences
+from logn.measure.detection.mask_precision import MaskModel, MaskOutcomes
+from logn.measure.fitted_methods import (
     DEFAULT_METHODS,
     FittedMethods,
     Methods,
@@ -47,8 +49,6 @@ from logn.measure.comparison.method_fitting import (
     is_same_map,
     named_methods,
 )
-from logn.measure.detection.bootstrap import draw_methods, paired_differences
-from logn.measure.detection.mask_precision import MaskModel, MaskOutcomes
 from logn.methods.catalog import checked_inputs
 from logn.predictions.classifier import is_classifier_file
 from logn.predictions.store import Predictions, is_store

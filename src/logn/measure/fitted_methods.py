@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from logn.data.class_counts import ClassCounts
 from logn.errors import InputError
-from logn.measure.comparison.comparison import CompareSettings
+from logn.measure.comparison import CompareSettings
 from logn.methods.affine import ClassAffine
 from logn.methods.catalog import Spec, checked_inputs, fit, needs, parse
 from logn.methods.recommend import RECOMMENDED
@@ -82,86 +82,33 @@ def fit_methods(
     methods: Mapping[str, str | LogitMap], head: Head, inputs: Mapping[str, Any], settings: CompareSettings
 ) -> FittedMethods:
     """Fit named methods for the logits of a store, with the user's score threshold where they take one."""
-    allow_mismatch = settings.allow_mismatch
-    maps = {
-        name: map_for_store(
-            name,
-            parse(method).with_options(threshold=settings.at) if isinstance(method, str) else method,
-            head,
-            inputs,
-            allow_mismatch=allow_mismatch,
-        )
-        for name, method in methods.items()
-    }
-    strengths = strength_maps(methods, head, inputs, at=settings.at, allow_mismatch=allow_mismatch)
-    estimates = [
-        _estimated_threshold(transform, head, inputs.get("moments"), settings.at) for transform in maps.values()
-    ]
-    fitted_from = tuple(name for name, value in inputs.items() if value is not None)
-    return FittedMethods(maps, fitted_from, strengths, estimates)
-
-
-def _estimated_threshold(transform: LogitMap, head: Head, moments: ClassMoments | None, at: float) -> float | None:
-    if moments is None or not isinstance(transform, ClassAffine):
-        return None
-    estimate = threshold_after(transform, moments, at, activation=str(head.activation))
-    return None if estimate is None else estimate.use
-
-
-def map_for_store(
-    name: str,
-    method: str | LogitMap,
-    head: Head,
-    inputs: Mapping[str, Any] | None = None,
-    *,
-    allow_mismatch: bool = False,
-) -> LogitMap:
-    """The map of a method: fitted where it is a specification, checked where it was made elsewhere.
-
-    Args:
-        name: What to call it in messages.
-        method: A specification, a ClassAffine, any function of logits, or None.
-        head: What the logits are.
-        inputs: What specifications are fitted from: the keyword arguments of `logn.methods.fit`.
-        allow_mismatch: Only warn where a map or the statistics are of other classes, another activation or other
-            weights.
-
-    Example:
-        >>> other = ClassAffine([1.0, 1.0, 2.0], [0.0, 0.0, 0.0], Head(background=-1))
-        >>> map_for_store("other", other, Head(3, background=0))
-        Traceback (most recent call last):
-        ...
-        logn.errors.InputError: The background differs: last in `other`, first in the predictions.
-    """
-    if isinstance(method, str | Spec):
-        return fit_for_store(method, head, allow_mismatch=allow_mismatch, **(inputs or {}))
-    if isinstance(method, ClassAffine):
-        method.check_fits(head, "the predictions", what=f"`{name}`", allow_mismatch=allow_mismatch)
-    return method
-
-
-def strength_maps(
-    methods: Mapping[str, str | LogitMap],
-    head: Head,
-    inputs: Mapping[str, Any],
-    *,
-    at: float,
-    allow_mismatch: bool,
-) -> dict[float, tuple[str, ClassAffine]]:
-    """The recommended correction at several strengths, each with its specification; none where it is not compared.
-
-    Where the recommendation is to do nothing, it is forced.
-    """
-    if RECOMMENDED not in [parse(method).name for method in methods.values() if isinstance(method, str | Spec)]:
-        return {}
+    specs = {name: parse(method) for name, method in methods.items() if isinstance(method, str | Spec)}
 
     def fitted(spec: Spec) -> ClassAffine:
-        affine: ClassAffine = fit_for_store(spec, head, allow_mismatch=allow_mismatch, **inputs)
-        return affine
+        return fit_for_store(spec, head, allow_mismatch=settings.allow_mismatch, **inputs)
 
-    force = {"force": True} if is_same_map(fitted(Spec(RECOMMENDED, {"strength": 1.0})), None) else {}
-    specs = [Spec(RECOMMENDED, {"strength": strength, **force}) for strength in STRENGTHS]
-    return {spec.options["strength"]: (str(spec), fitted(spec.with_options(threshold=at))) for spec in specs}
+    maps: dict[str, LogitMap] = {}
+    for name, method in methods.items():
+        maps[name] = method
+        if name in specs:
+            maps[name] = fitted(specs[name].with_options(threshold=settings.at))
+        elif isinstance(method, ClassAffine):
+            method.check_fits(head, "the predictions", what=f"`{name}`", allow_mismatch=settings.allow_mismatch)
+    strengths = {}
+    if any(spec.name == RECOMMENDED for spec in specs.values()):
+        # Where the recommendation is to do nothing, it is forced.
+        force = {"force": True} if is_same_map(fitted(Spec(RECOMMENDED, {"strength": 1.0})), None) else {}
+        for strength in STRENGTHS:
+            spec = Spec(RECOMMENDED, {"strength": strength, **force})
+            strengths[strength] = (str(spec), fitted(spec.with_options(threshold=settings.at)))
+    estimates: list[float | None] = []
+    for transform in maps.values():
+        estimate = None
+        if inputs.get("moments") is not None and isinstance(transform, ClassAffine):
+            estimate = threshold_after(transform, inputs["moments"], settings.at, activation=str(head.activation))
+        estimates.append(None if estimate is None else estimate.use)
+    fitted_from = tuple(name for name, value in inputs.items() if value is not None)
+    return FittedMethods(maps, fitted_from, strengths, estimates)
 
 
 def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
@@ -179,7 +126,7 @@ def is_same_map(affine: ClassAffine, other: LogitMap) -> bool:
     )
 
 
-def fit_for_store(spec: str | Spec, head: Head, *, allow_mismatch: bool = False, **inputs: Any) -> LogitMap:
+def fit_for_store(spec: str | Spec, head: Head, *, allow_mismatch: bool = False, **inputs: Any) -> ClassAffine:
     """Fit the method that `spec` names for the logits of a store.
 
     Args:
@@ -194,18 +141,16 @@ def fit_for_store(spec: str | Spec, head: Head, *, allow_mismatch: bool = False,
         array([-4.605, -2.303, -0.   ])
     """
     inputs = checked_inputs(inputs)
-    name, _ = parse(spec)
     moments, counts = inputs.pop("moments", None), inputs.pop("counts", None)
     if moments is not None:
         _check_statistics(moments, head, allow_mismatch)
     table = None if counts is None else aligned_counts(counts, head)
-    if head.unused and "counts" in needs(name):
+    if head.unused and "counts" in needs(parse(spec).name):
         return _fit_for_labelled_columns(spec, head, counts=table, **inputs)
     if isinstance(inputs.get("target"), ClassCounts):
         inputs["target"] = inputs["target"].aligned_to(head.class_names).instance_counts
     recorded: dict[str, Any] = {name: getattr(head, name) for name in ("background", "activation", "num_columns")}
-    table = None if head.unused else table
-    affine = fit(spec, _with_names(moments, head), table, **(recorded | inputs))
+    affine = fit(spec, _with_names(moments, head), None if head.unused else table, **(recorded | inputs))
     if affine.num_columns != head.num_columns:
         raise InputError(
             f"The input of `{spec}` has {affine.num_columns} columns, but the predictions have {head.num_columns}. "
@@ -219,11 +164,6 @@ def _fit_for_labelled_columns(spec: str | Spec, head: Head, **inputs: Any) -> Cl
     columns = head.num_classes + (head.background is not None)
     plain = Head.of_classes(head.class_names, columns, head.background, activation=head.activation)
     small = fit_for_store(spec, plain, **{name: value for name, value in inputs.items() if name != "num_columns"})
-    if not isinstance(small, ClassAffine):
-        raise InputError(
-            f"`{spec}` is not a scale and shift per class, so it cannot leave columns alone, but the predictions have "
-            f"{head.num_columns} columns for {head.num_classes} classes. Use another method."
-        )
     scale, shift = np.ones(head.width), np.zeros(head.width)
     chosen = foreground_columns(small.num_columns, small.background)
     scale[head.foreground], shift[head.foreground] = small.scale[chosen], small.shift[chosen]

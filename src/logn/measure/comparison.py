@@ -21,7 +21,7 @@ from logn.base.checks import Between, OneOf, Whole, checked
 from logn.base.files import check_new, put_files, staging_folder
 from logn.base.strict_json import parse_json, plain_values, typed_values
 from logn.errors import InputError, warn
-from logn.measure.classification.metrics import ConfusedPair, Reliability
+from logn.measure.classification.accuracy import ConfusedPair, Reliability
 from logn.measure.detection.bootstrap import Interval
 from logn.measure.detection.example_images import GalleryImage
 from logn.measure.detection.metrics import EvaluationProtocol, RecallAtCount
@@ -315,7 +315,7 @@ class Comparison:
         raise InputError(f"Expected `{parameter}` to be one of {names}, but got {name!r}.")
 
     def __str__(self) -> str:
-        from logn.measure.comparison.tables import write_comparison
+        from logn.measure.tables import write_comparison
 
         return write_comparison(self)
 
@@ -352,7 +352,7 @@ class Comparison:
 
     def verdict(self, name: str | None = None) -> str:
         """Summarise in a sentence or two what a method changes; by default the first after the uncorrected model."""
-        from logn.measure.comparison.tables import describe_method
+        from logn.measure.tables import describe_method
 
         if len(self.rows) == 1:
             return f"Nothing was compared: {self.rows[0].name} is the only row."
@@ -371,7 +371,7 @@ class Comparison:
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write `comparison.json`, which has everything, and `comparison.md`, the tables: both or neither."""
-        from logn.measure.comparison.tables import write_comparison
+        from logn.measure.tables import write_comparison
 
         unsaved = [row.name for row in self.rows if (_encode_map(row.transform) or {}).get("kind") == "unsaved"]
         if unsaved:

@@ -1,1 +1,0 @@
-"""Methods on the same predictions: fit, measure, compare, save, print."""
