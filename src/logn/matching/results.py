@@ -39,6 +39,7 @@ def read_results(path: str | os.PathLike[str], truth: GroundTruth) -> Detections
     Example:
         >>> import tempfile
         >>> from pathlib import Path
+        >>> from logn.matching.ground_truth import load_ground_truth
         >>> toy = {"images": [{"id": 4}], "categories": [{"id": 7}], "annotations": []}
         >>> file = Path(tempfile.mkdtemp()) / "results.json"
         >>> _ = file.write_text('[{"image_id": 4, "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.5}]')
