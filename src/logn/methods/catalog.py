@@ -141,7 +141,7 @@ def fit(
 class Spec(NamedTuple):
     """A method with its options, as a value.
 
-    Args:
+    Attributes:
         name: One of `METHODS`.
         options: Arguments of its function, by name.
 
